@@ -1,0 +1,1 @@
+"""Tenants, policy, approvals, the execution ledger and the evidence chain."""

@@ -1,0 +1,31 @@
+"""The ways approvals and actions change. Atomic, keyword-only, one reading of the clock, evidence with every step."""
+
+from approvals.services.actions import make_action, weigh
+from approvals.services.approvals import (
+    close_approval,
+    decide,
+    earlier_denials,
+    expire,
+    narrow,
+    open_approval,
+    revoke,
+    seen_digest,
+    withdraw,
+)
+from approvals.services.requests import Requested, request
+
+__all__ = [
+    "Requested",
+    "close_approval",
+    "decide",
+    "earlier_denials",
+    "expire",
+    "make_action",
+    "narrow",
+    "open_approval",
+    "request",
+    "revoke",
+    "seen_digest",
+    "weigh",
+    "withdraw",
+]

@@ -1,0 +1,154 @@
+"""Runs every suite, one after the other: `make test`, python tests/run.py [SUITE ...] [-- PYTEST ARGUMENTS].
+
+Each suite is pytest with other servers behind it, given by environment variables as in any deployment. The
+exit code is not 0 if any test failed, or a suite was empty, or a test was skipped without an excuse in
+ALLOWED_SKIPS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))
+
+from tests.services import chromium_path, postgres, redis  # noqa: E402 - needs the path above
+
+NOTHING_COLLECTED = 5  # pytest's exit code
+BUDGET = 20 * 60  # seconds for all suites together
+# "classname::name" as pytest writes it in JUnit files -> why it may be skipped. Empty on purpose.
+ALLOWED_SKIPS: dict[str, str] = {}
+# Nothing of the caller's own deployment may leak into a test.
+FOREIGN = ("DATABASE_URL", "CELERY_BROKER_URL", "REDIS_URL", "PORTAL_", "SECRET_KEY", "DJANGO_")
+
+
+@contextlib.contextmanager
+def embedded() -> Iterator[dict[str, str]]:
+    """SQLite and a broker made of files, all in PORTAL_DATA_DIR: the default."""
+    yield {}
+
+
+@contextlib.contextmanager
+def scaled() -> Iterator[dict[str, str]]:
+    """PostgreSQL and Redis, started for this suite alone."""
+    with postgres() as database, redis() as queue:
+        yield {"DATABASE_URL": database.url, "CELERY_BROKER_URL": queue.broker, "REDIS_URL": queue.url}
+
+
+class Suite(NamedTuple):
+    """A name, which tests, and the servers behind them."""
+
+    name: str
+    select: str
+    servers: Callable[[], contextlib.AbstractContextManager[dict[str, str]]]
+
+
+SUITES = (
+    Suite("sqlite", "not browser and not postgresql and not redis", embedded),
+    Suite("postgresql", "not browser and not sqlite and not once", scaled),
+    Suite("browser", "browser and not postgresql and not redis", embedded),
+    Suite("walk", "walk", scaled),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one suite came to."""
+
+    name: str
+    seconds: float
+    code: int
+    skipped: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        if self.code == NOTHING_COLLECTED:
+            return "selected no test"
+        if self.code:
+            return "failed"
+        if self.skipped:
+            return f"skipped without an excuse: {', '.join(self.skipped)}"
+        return "passed"
+
+
+def skips_in(report: Path) -> tuple[str, ...]:
+    """The tests that were skipped or expected to fail, without those that ALLOWED_SKIPS excuses."""
+    if not report.exists():
+        return ()
+    cases = ElementTree.parse(report).iter("testcase")  # noqa: S314 - written by our own pytest
+    names = (
+        f"{case.get('classname')}::{case.get('name')}" for case in cases if case.find("skipped") is not None
+    )
+    return tuple(name for name in names if name not in ALLOWED_SKIPS)
+
+
+def environment_for(servers: dict[str, str], data: Path) -> dict[str, str]:
+    """The caller's environment without its own deployment, plus the suite's servers and a data directory."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(FOREIGN) or name.startswith("PORTAL_TEST_")
+    }
+    return kept | servers | {"PORTAL_DATA_DIR": str(data)}
+
+
+def run(suite: Suite, arguments: list[str]) -> Outcome:
+    began = time.monotonic()
+    print(f"\n=== {suite.name}: -m '{suite.select}'", flush=True)
+    with suite.servers() as servers, tempfile.TemporaryDirectory(prefix="portal-test-") as folder:
+        report = Path(folder) / "report.xml"
+        environment = environment_for(servers, Path(folder) / "data")
+        if "browser" in suite.select or "walk" in suite.select:
+            environment.setdefault("PORTAL_TEST_CHROMIUM", chromium_path())
+        command = [sys.executable, "-X", "dev", "-m", "pytest", "-m", suite.select, f"--junitxml={report}"]
+        command += ["--cov", "--cov-append", "--cov-report=", *arguments]
+        code = subprocess.run(command, cwd=PROJECT, env=environment, check=False).returncode
+        return Outcome(suite.name, time.monotonic() - began, code, skips_in(report))
+
+
+def report_on(outcomes: list[Outcome]) -> int:
+    """Print what each suite took and came to; returns the exit code."""
+    total = sum(outcome.seconds for outcome in outcomes)
+    print()
+    for outcome in outcomes:
+        print(line(outcome.name, outcome.seconds), outcome.sentence)
+    print(line("together", total))
+    return int(any(outcome.sentence != "passed" for outcome in outcomes))
+
+
+def line(name: str, seconds: float) -> str:
+    return f"{name:12} {seconds:7.1f} s {seconds / BUDGET:5.0%} of {BUDGET // 60} min "
+
+
+def main(arguments: list[str]) -> int:
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    names, rest = arguments[:cut], arguments[cut + 1 :]
+    known = {suite.name for suite in SUITES}
+    if unknown := [name for name in names if name not in known]:
+        print(
+            f"No suite is called {', '.join(unknown)}. There are: {', '.join(sorted(known))}.",
+            file=sys.stderr,
+        )
+        return 2
+    (PROJECT / ".coverage").unlink(missing_ok=True)
+    outcomes = [run(suite, rest) for suite in SUITES if not names or suite.name in names]
+    if not rest:  # a selection says nothing about what is covered
+        subprocess.run([sys.executable, "-m", "coverage", "report"], cwd=PROJECT, check=False)
+    return report_on(outcomes)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
