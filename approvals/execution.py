@@ -35,7 +35,8 @@ from approvals.models import (
 from approvals.nudges import nudge, publish
 from approvals.operations import Outcome, Stale
 from approvals.services.actions import checked_reason, weigh
-from approvals.services.approvals import close_approval, refuse_changed_endpoint, refuse_stricter, votes
+from approvals.services.approvals import close_approval
+from approvals.services.decisions import refuse_changed_endpoint, refuse_stricter, votes
 from hermes_portal import clock, redaction, sealing
 from hermes_portal.hermes.capabilities import CONTRACTS
 from hermes_portal.hermes.client import Call, Client, WireRequest
@@ -51,6 +52,7 @@ RESULTS = {
     Status.UNKNOWN: Kind.EXECUTION_UNKNOWN,
 }
 SWEEP_SIZE = 200
+READ_FOR = timedelta(hours=24)  # after that an unknown outcome is left to people
 ISSUER = "hermes-portal"
 
 
@@ -425,8 +427,31 @@ def settle_overdue() -> int:
     return (
         _each(Execution.objects.filter(status=Status.CLAIMED, lease_until__lt=now), _end_dead_claim)
         + _each(Execution.objects.filter(status=Status.SENT, reply_until__lt=now), _give_up_waiting)
-        + _each(Execution.objects.filter(status=Status.UNKNOWN), _read_outcome)
+        + _each(Execution.objects.filter(status=Status.UNKNOWN, claimed_at__gt=now - READ_FOR), _read_outcome)
+        + sum(_lapse(action) for action in never_tried(now).select_related("tenant")[:SWEEP_SIZE])
     )
+
+
+def never_tried(now: datetime) -> QuerySet[Action]:
+    """Actions without a need for approval that no worker took while they could be sent."""
+    return Action.objects.filter(needs_approval=False, execution__isnull=True, send_before__lte=now)
+
+
+def _lapse(action: Action) -> bool:
+    with evidence.chain(action.tenant, durable=True) as chain:
+        row = Execution(
+            action=action,
+            tenant=action.tenant,
+            lane=action.lane,
+            lease_until=chain.now,
+            claimed_at=chain.now,
+            worker="",
+        )
+        row.save(force_insert=True)
+        _refuse(
+            chain, loaded(action.pk), row.fence, Stale("too_late", "No worker was there to send it in time.")
+        )
+    return True
 
 
 def _each(rows: QuerySet[Execution], step: Callable[[Execution], bool]) -> int:

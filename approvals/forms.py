@@ -10,13 +10,21 @@ from approvals.models import Kind, Tenant
 WIDER = ("session", "always")
 
 
+class Written(forms.CharField):
+    """What a person wrote. Browsers send every line break as CR LF (HTML, form submission); a line feed is meant."""
+
+    def to_python(self, value: object) -> str:
+        text: str = super().to_python(value)
+        return text.replace("\r\n", "\n")
+
+
 class DecideForm(forms.Form):
     """One vote. Single values only: a field that was sent twice is refused, not guessed (case 4)."""
 
     verdict = forms.CharField(required=False, max_length=16)
     choice = forms.CharField(required=False, max_length=16, strip=False)
     confirm = forms.CharField(required=False, max_length=16)
-    reason = forms.CharField(
+    reason = Written(
         required=False,
         max_length=4000,
         error_messages={"max_length": "Shorten the reason to 2,000 characters."},
@@ -39,7 +47,7 @@ class DecideForm(forms.Form):
 class ReasonForm(forms.Form):
     """A reason for the record."""
 
-    reason = forms.CharField(required=False, max_length=4000)
+    reason = Written(required=False, max_length=4000)
 
 
 class EvidenceFilter(forms.Form):

@@ -33,6 +33,7 @@ class Asked:
     subject: str
     lane: str
     context: str = ""
+    key: str = ""
     snapshot: dict[str, Any] = field(default_factory=dict)
     snapshot_shown: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -96,6 +97,9 @@ class Operation(Protocol):
 
     def settle(self, action: "Action", execution: "Execution", outcome: Outcome, chain: "Chain") -> None:
         """The outcome is written: move what belongs to it. Also called for a refusal, with the status refused."""
+
+    def abandoned(self, action: "Action", chain: "Chain") -> None:
+        """It will never be sent: its approval ended, or its time ran out before a worker took it."""
 
     def reconcile(self, action: "Action", execution: "Execution") -> Outcome | None:
         """Reads (never writes) what came of an attempt whose outcome is unknown; None while it is not known."""

@@ -1,8 +1,9 @@
 """All addresses. They are stable: see the table in docs/architecture.md and tests/test_sealing_table.py."""
 
 from allauth.account import views as accounts
-from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
+
+from approvals import admin
 
 # Only these of allauth's pages exist: no sign-up, no e-mail, no reset by mail.
 _account_patterns: list[URLPattern] = [

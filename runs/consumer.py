@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -67,7 +67,8 @@ class Reader:
     reading: Reading
     task: asyncio.Task[None] | None = None
     waiting_since: float | None = None
-    heard: float = field(default_factory=time.monotonic)
+    heard: float | None = None
+    """When the last bytes came, or the stream was opened."""
     checked: float = 0.0
     keepalives: int = 0
     noted: int = 0
@@ -219,6 +220,7 @@ class Hub:
             task = asyncio.create_task(self._ask(owned))
             self._asking[owned.run_id] = task
             task.add_done_callback(lambda _, run_id=owned.run_id: self._asking.pop(run_id, None))  # type: ignore[misc]
+            task.add_done_callback(_report)
 
     def _let_go(self) -> None:
         """The lease is lost: the streams stop at once, and nothing is written about it. Whoever takes over says so."""
@@ -281,15 +283,19 @@ class Hub:
         """Writes how the reading ended, exactly once."""
         owned = reader.owned
         if ended is None:
+            self._backoff.forget(owned.run_id)
             self._aside(self._describe(owned))
         elif ended.retry is not None:
             delay = ended.retry
             await self._writer.ask(lambda: journal.give_back(owned, delay))
         else:
-            rows = list(reader.reading.finish(time.monotonic()))
+            heard = reader.heard
+            rows = list(reader.reading.finish(heard or time.monotonic()))
             keep = ended.cause != "portal_stopped"
             await self._writer.ask(
-                lambda: journal.gap(owned, ended.cause, rows=rows, detail=ended.detail, keep=keep)
+                lambda: journal.gap(
+                    owned, ended.cause, heard=heard, rows=rows, detail=ended.detail, keep=keep
+                )
             )
             self._backoff.forget(owned.run_id)
             self._nudged.set()
@@ -313,6 +319,7 @@ class Hub:
         task = asyncio.create_task(coroutine)
         self._side.add(task)
         task.add_done_callback(self._side.discard)
+        task.add_done_callback(_report)
 
     # --- reading ---------------------------------------------------------------------------------------------
 
@@ -327,7 +334,8 @@ class Hub:
             async with client.stream(
                 owned.provider_run_id, call, idle=settings.STREAM_IDLE_SECONDS
             ) as stream:
-                opened, owned.opened = True, time.monotonic()
+                opened = True
+                owned.opened = reader.heard = time.monotonic()
                 self._answers(owned)
                 await self._chunks(reader, stream)
         except FrameTooLarge:
@@ -423,7 +431,9 @@ class Hub:
             if status is None:
                 await self._writer.ask(lambda: journal.poll_later(owned.run_id, owned.fence, delay))
                 return
-            await self._writer.ask(lambda: journal.status_seen(owned, status, delay=delay))
+            state = await self._writer.ask(lambda: journal.status_seen(owned, status, delay=delay))
+            if state in Run.TERMINAL:
+                self._backoff.forget(owned.run_id)
         except (FenceLost, Abandoned):
             log.info("Run %s was asked about by a hub that no longer owns it", owned.run_id)
 
@@ -491,8 +501,15 @@ def _idle(reader: Reader, at: float) -> bool:
         and since is not None
         and since <= at
         and not reader.reading.mid_frame
+        and reader.heard is not None
         and at - reader.heard < QUIET_SECONDS
     )
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """A fault in something that nobody waits for is logged."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("A side task of the hub failed", exc_info=error)
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:

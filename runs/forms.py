@@ -6,6 +6,7 @@ from typing import Any
 
 from django import forms
 
+from approvals.forms import Written
 from approvals.models import Endpoint
 from hermes_portal.hermes import strictjson
 
@@ -29,15 +30,15 @@ class StartForm(forms.Form):
             "invalid_choice": "This endpoint is not known, or you may not ask for runs there.",
         },
     )
-    input = forms.CharField(required=False, strip=False)
+    input = Written(required=False, strip=False)
     plain = forms.BooleanField(required=False)
-    conversation_history = forms.CharField(required=False)
-    instructions = forms.CharField(required=False, strip=False)
+    conversation_history = Written(required=False)
+    instructions = Written(required=False, strip=False)
     model = forms.CharField(required=False)
     session_id = forms.CharField(required=False)
     session_key = forms.CharField(required=False, strip=False)
     previous_response_id = forms.CharField(required=False)
-    reason = forms.CharField(required=False)
+    reason = Written(required=False)
     idempotency_key = forms.CharField(required=False, strip=False)
 
     def clean_input(self) -> object:
@@ -91,5 +92,5 @@ def field_of(member: str) -> str:
 class StopForm(forms.Form):
     """Asking for a stop."""
 
-    reason = forms.CharField(required=False)
+    reason = Written(required=False)
     idempotency_key = forms.CharField(required=False, strip=False)

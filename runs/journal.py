@@ -363,10 +363,19 @@ def read_through(hub_id: UUID, run_ids: Collection[UUID], at: float) -> None:
 # --- gaps and ends ---------------------------------------------------------------------------------------------------
 
 
-def gap(owned: Owned, cause: str, *, rows: Sequence[Row] = (), detail: str = "", keep: bool = True) -> None:
+def gap(
+    owned: Owned,
+    cause: str,
+    *,
+    heard: float | None = None,
+    rows: Sequence[Row] = (),
+    detail: str = "",
+    keep: bool = True,
+) -> None:
     """The reading broke off: recorded once, then the run's status is polled. Raises FenceLost.
 
-    `rows` are the last ones of the reading. `keep=False` also gives the run up, for another hub to poll.
+    `heard` is the monotonic instant of the last bytes, `rows` are the last ones of the reading. `keep=False` also
+    gives the run up, for another hub to poll.
     """
     with evidence.chain(owned.tenant) as chain:
         run = _locked(owned)
@@ -377,11 +386,14 @@ def gap(owned: Owned, cause: str, *, rows: Sequence[Row] = (), detail: str = "",
         RunEvent.objects.bulk_create(events, ignore_conflicts=True)
         if events:
             run.next_ordinal = max(run.next_ordinal, events[-1].ordinal + 1)
-        _gap(chain, run, cause, detail=detail, keep=keep)
+        since = times.at(heard) if heard is not None else None
+        _gap(chain, run, cause, heard=since, detail=detail, keep=keep)
 
 
-def _gap(chain: Chain, run: Run, cause: str, *, detail: str = "", keep: bool = True) -> None:
-    since = _known_until(run)
+def _gap(
+    chain: Chain, run: Run, cause: str, *, heard: datetime | None = None, detail: str = "", keep: bool = True
+) -> None:
+    since = _known_until(run, heard)
     data = {
         "cause": cause,
         "sentence": CAUSES[cause],
@@ -437,10 +449,10 @@ def _gap(chain: Chain, run: Run, cause: str, *, detail: str = "", keep: bool = T
     )
 
 
-def _known_until(run: Run) -> datetime | None:
+def _known_until(run: Run, heard: datetime | None) -> datetime | None:
     """The last instant up to which the events are known."""
     last = run.events.order_by("-ordinal").values_list("last_received_at", flat=True).first()
-    known = [instant for instant in (last, run.read_through_at) if instant is not None]
+    known = [instant for instant in (last, run.read_through_at, heard) if instant is not None]
     return max(known) if known else run.started_at
 
 

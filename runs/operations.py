@@ -1,6 +1,6 @@
 """The three mutations of a run: start, answer a prompt, stop. Registered with approvals; only its ledger sends."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -12,7 +12,7 @@ from approvals.execution import exact_input
 from approvals.models import Action, Approval, Endpoint, Execution, Kind, User
 from approvals.nudges import publish
 from approvals.operations import Asked, Card, Outcome, Stale
-from hermes_portal import canonical, redaction
+from hermes_portal import canonical, clock, redaction
 from hermes_portal.hermes import capabilities
 from hermes_portal.hermes.client import Reply, WireRequest, run_path
 from hermes_portal.hermes.errors import Conflict, HermesError, InvalidInput, NotFound
@@ -63,6 +63,9 @@ class _RunOperation:
     def refused(self, error: HermesError) -> Outcome | None:
         return None
 
+    def abandoned(self, action: Action, chain: Chain) -> None:
+        """Nothing else hangs on it."""
+
     def reconcile(self, action: Action, execution: Execution) -> Outcome | None:
         return None
 
@@ -90,6 +93,7 @@ class RunStart(_RunOperation):
     name = "run_start"
 
     def ask(self, *, endpoint: Endpoint, input: dict[str, Any], user: User) -> Asked:
+        _refuse_too_soon(endpoint)
         return Asked(
             input=input,
             shown=redaction.redact_value(input, own=_own(endpoint)),
@@ -155,8 +159,14 @@ class RunStart(_RunOperation):
             )
             transaction.on_commit(lambda: publish("runs.tasks.follow", str(run.pk)), robust=True)
             return
-        unknown = outcome.status == Status.UNKNOWN
-        run.moves_to(Run.Status.START_UNKNOWN if unknown else Run.Status.NOT_STARTED, version=run.version + 1)
+        if outcome.status != Status.UNKNOWN:
+            self.abandoned(action, chain)
+            return
+        run.moves_to(Run.Status.START_UNKNOWN, version=run.version + 1)
+
+    def abandoned(self, action: Action, chain: Chain) -> None:
+        run = Run.objects.select_for_update().get(action=action)
+        run.moves_to(Run.Status.NOT_STARTED, version=run.version + 1)
 
     def card(self, approval: Approval, viewer: User) -> Card:
         assert approval.action is not None
@@ -278,6 +288,7 @@ class RunApproval(_RunOperation):
             title=redaction.excerpt(f"{CHOICES[choice][0]}: {prompt.command}", TITLE),
             subject=prompt.subject,
             lane=prompt.run.lane,
+            key=f"prompt-{prompt.identity}-{choice}",
             context=f"Run “{prompt.run.title}”",
             snapshot=shown | {"exact_digest": prompt.exact_digest, "ordinal": prompt.ordinal},
             snapshot_shown=shown | {"exact_digest": prompt.exact_digest, "ordinal": prompt.ordinal},
@@ -333,7 +344,7 @@ class RunApproval(_RunOperation):
         if outcome.status == Status.APPLIED:
             prompts.close(chain, prompt, Prompt.Status.ANSWERED, "Answered from here.", choice=choice)
         elif outcome.status == Status.UNKNOWN:
-            prompts.close(chain, prompt, Prompt.Status.IN_DOUBT, outcome.sentence)
+            prompts.close(chain, prompt, Prompt.Status.IN_DOUBT, outcome.sentence, choice=choice)
         elif outcome.code in LAPSED:
             prompts.close(chain, prompt, LAPSED[outcome.code], outcome.sentence)
         else:
@@ -341,9 +352,16 @@ class RunApproval(_RunOperation):
 
     def reconcile(self, action: Action, execution: Execution) -> Outcome | None:
         prompt = _prompt_of(action.subject)
-        if prompt.status == Prompt.Status.ANSWERED and prompt.answered_choice == action.input_shown["choice"]:
+        seen = prompts.observed(prompt, action.input_shown["choice"])
+        if seen == "applied":
             return Outcome(
                 Status.APPLIED, "seen_responded", "The event stream shows that this answer arrived."
+            )
+        if seen == "not_applied":
+            return Outcome(
+                Status.NOT_APPLIED,
+                "seen_otherwise",
+                "The event stream shows that the request ended in another way; this answer released nothing.",
             )
         return None
 
@@ -394,6 +412,20 @@ def _timeout(operation: str) -> float:
     timeout = capabilities.CONTRACTS[operation].provider_timeout
     assert timeout is not None
     return timeout
+
+
+def _refuse_too_soon(endpoint: Endpoint) -> None:
+    """Raises Stale while a full or draining Hermes has asked to wait (429 and 503 with Retry-After)."""
+    last = (
+        Execution.objects.filter(action__endpoint=endpoint, action__operation="run_start")
+        .order_by("-claimed_at")
+        .first()
+    )
+    if last is None or last.code not in ("saturated", "draining") or last.settled_at is None:
+        return
+    again = last.settled_at + timedelta(seconds=last.found.get("retry_after") or 0)
+    if clock.now() < again:
+        raise Stale("too_soon", f"{last.sentence} It asked to wait until {again:%H:%M:%S} UTC.")
 
 
 def _refuse_over(run: Run) -> None:

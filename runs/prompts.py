@@ -216,10 +216,10 @@ def facts(prompt: Prompt, choice: str) -> dict[str, Any]:
     """What policy may know of a prompt: the redacted text, because verdicts are stored and exported."""
     return {
         "prompt": {
-            "command": prompt.command,
-            "description": prompt.description,
-            "pattern_key": prompt.pattern_key,
-            "pattern_keys": prompt.pattern_keys,
+            "command": redaction.Redacted(prompt.command),
+            "description": redaction.Redacted(prompt.description),
+            "pattern_key": redaction.Redacted(prompt.pattern_key),
+            "pattern_keys": [redaction.Redacted(key) for key in prompt.pattern_keys],
             "choice": choice,
             "choices": prompt.choices,
             "allow_permanent": prompt.allow_permanent,
@@ -329,7 +329,6 @@ def close(
     *,
     choice: str = "",
     actor: Actor = WORKER,
-    let_go: bool = False,
 ) -> bool:
     """Moves a prompt on, with evidence, and ends its approval with the same sentence. False when it had moved already.
 

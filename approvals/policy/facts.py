@@ -112,7 +112,7 @@ class Reader:
         self._roots: dict[str, Any] = {
             **facts.state,
             "input": facts.input,
-            "requester": {"username": facts.requester, "roles": list(facts.roles)},
+            "requester": {"username": facts.requester, "roles": sorted(facts.roles)},
         }
         self._mask = mask
         self._facts: dict[str, Any] = {}

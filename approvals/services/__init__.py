@@ -3,7 +3,6 @@
 from approvals.services.actions import make_action, weigh
 from approvals.services.approvals import (
     close_approval,
-    decide,
     earlier_denials,
     expire,
     narrow,
@@ -12,6 +11,7 @@ from approvals.services.approvals import (
     seen_digest,
     withdraw,
 )
+from approvals.services.decisions import decide
 from approvals.services.requests import Requested, request
 
 __all__ = [

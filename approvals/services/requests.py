@@ -71,12 +71,7 @@ def request(
             asked=asked,
             revision=revision,
             verdict=verdict,
-        )
-        IdempotencyKey.objects.update_or_create(
-            tenant=endpoint.tenant,
-            capability_id=action.capability_id,
             key=key,
-            defaults={"action": action, "claimed_at": chain.now},
         )
         known.asked(action, chain)
         if action.needs_approval:

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from .shadow import OPAQUE, Shadow
+from .marks import OPAQUE
+from .shadow import Shadow
 from .values import COMMAND, Span, Value, Work, is_reference, label, read_value
 
 #: Name stems by a literal they all start with, so that each costs one fast search. (kind, literal, rest)

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from .shadow import OPAQUE, Shadow
+from .marks import OPAQUE
+from .shadow import Shadow
 from .values import Span, Work, is_reference, label, read_value
 
 #: How far behind its command a flag is looked for; a stream holds this much back.

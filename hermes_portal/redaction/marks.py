@@ -18,7 +18,7 @@ BLANK_LINES = 4
 #: Never legible as themselves: controls, format characters, odd spaces, fillers, variation selectors, tags,
 #: lone surrogates, private use, non-characters. Written out, because a table of our own does not move with
 #: the Unicode version of the Python below. TAB, LF and the CR of a CRLF stay.
-_HIDDEN_RANGES = (
+HIDDEN_RANGES = (
     (0x00, 0x08),
     (0x0B, 0x0C),
     (0x0E, 0x1F),
@@ -49,14 +49,23 @@ _HIDDEN_RANGES = (
 )
 
 
+#: Stands for a mark of ours in what the patterns see; private use characters of a text itself never get there.
+OPAQUE = "\ue000"
+
+
 def character_class(ranges: Sequence[tuple[int, int]]) -> str:
     """The inside of a regex character class for these code point ranges."""
     return "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges)
 
 
-HIDDEN_CLASS = character_class(_HIDDEN_RANGES)
+HIDDEN_CLASS = character_class(HIDDEN_RANGES)
 
-_HIDDEN = re.compile(rf"(?:(?P<one>[{HIDDEN_CLASS}])(?P=one)*+|\r(?!\n))")
+# Two classes, below and above U+10000, because one over both is searched an order of magnitude slower.
+_BELOW = character_class([pair for pair in HIDDEN_RANGES if pair[0] <= 0xFFFF])
+_ABOVE = character_class([pair for pair in HIDDEN_RANGES if pair[0] > 0xFFFF])
+_HIDDEN = re.compile(rf"(?P<one>[{_BELOW}]|[{_ABOVE}])(?P=one)*+")
+_HIDDEN_ASCII = re.compile(r"(?P<one>[\x00-\x08\x0b\x0c\x0e-\x1f\x7f])(?P=one)*+")
+_LONE_CR = re.compile(r"\r(?!\n)")
 _LINES = re.compile(rf"\n(?:[ \t]*+\r?\n){{{BLANK_LINES},}}+")
 _SPACES = re.compile(rf"(?<![ \t])[ \t]{{{BLANKS},}}+|(?<!\t)\t{{{TABS},}}+")
 
@@ -105,10 +114,14 @@ def visible(text: str) -> str:
     """`text` with imitated marks taken apart and everything hidden or blank in it made visible."""
     if "[" in text:
         text = _LOOKALIKE.sub(BRACKET, text)
-    text = _HIDDEN.sub(_hidden_mark, text)
+    text = (_HIDDEN_ASCII if text.isascii() else _HIDDEN).sub(_hidden_mark, text)
+    if "\r" in text:
+        text = _LONE_CR.sub(_hidden_mark, text)
     if "\n" in text:
         text = _LINES.sub(_lines_mark, text)
-    return _SPACES.sub(_blank_mark, text)
+    if "\t" in text or " " * BLANKS in text:
+        text = _SPACES.sub(_blank_mark, text)
+    return text
 
 
 def too_many_hidden(text: str) -> bool:

@@ -14,6 +14,7 @@ KIND = "endpoint token"
 MINIMUM = 8
 
 _BETWEEN_HEX = r"[^0-9A-Za-z]{0,4}+(?:0?x|u00)?+"
+_ESCAPES = re.compile(r"%[0-9A-Fa-f]{2}|\\[\\ux/\"']|&#|=[0-9A-Fa-f]{2}")
 _WRAP = r"(?:\s|\\{1,7}+[rn]){0,80}+"
 _BASE64_LEFT = re.compile(r"[A-Za-z0-9+/_-]*+")
 _BASE64_RIGHT = re.compile(r"(?:[A-Za-z0-9+/_-]|%2[BbFf])*+(?:=|%3[Dd]){0,2}")
@@ -21,22 +22,31 @@ _BASE64_RIGHT = re.compile(r"(?:[A-Za-z0-9+/_-]|%2[BbFf])*+(?:=|%3[Dd]){0,2}")
 
 class _Matchers(NamedTuple):
     plain: str
-    escaped: re.Pattern[str]
+    escaped: tuple[re.Pattern[str], re.Pattern[str]]
     hexadecimal: re.Pattern[str]
     base64: tuple[re.Pattern[str], ...]
     part: int
 
 
-def _escaped(token: str) -> str:
-    parts = []
-    for character in token:
-        raw = character.encode("utf-8", "surrogatepass")
-        alternatives = [r"\\{0,7}" + re.escape(character)]
-        alternatives.append("".join(rf"(?:%(?:25){{0,3}}|=)(?i:{byte:02x})" for byte in raw))
-        alternatives.append(rf"\\{{0,7}}(?:u00|x|u\{{0{{0,4}})(?i:{ord(character):02x})\}}?")
-        alternatives.append(rf"&\#(?:0{{0,4}}{ord(character)}|[xX]0{{0,4}}(?i:{ord(character):x}));?")
-        parts.append("(?:" + "|".join(alternatives) + ")")
-    return "".join(parts)
+def _alternatives(character: str) -> tuple[str, list[str]]:
+    """A character as it is, and in every escape that is in use."""
+    code, raw = ord(character), character.encode("utf-8", "surrogatepass")
+    return re.escape(character), [
+        "".join(rf"(?:%(?:25){{0,3}}|=)(?i:{byte:02x})" for byte in raw),
+        rf"\\{{1,7}}(?:u00|x|u\{{0{{0,4}})(?i:{code:02x})\}}?",
+        rf"&\#(?:0{{0,4}}{code}|[xX]0{{0,4}}(?i:{code:x}));?",
+    ]
+
+
+def _escaped(token: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """The token with any of its characters escaped, apart by how it starts: each has a start that is fast to find."""
+    plain, escapes = _alternatives(token[0])
+    rest = []
+    for character in token[1:]:
+        literal, others = _alternatives(character)
+        rest.append("(?:" + "|".join([rf"\\{{0,7}}{literal}", *others]) + ")")
+    tail = "".join(rest)
+    return re.compile(plain + tail), re.compile("(?:" + "|".join(escapes) + ")" + tail)
 
 
 def _base64(raw: bytes) -> Iterator[str]:
@@ -57,7 +67,7 @@ def _matchers(token: str) -> _Matchers:
     plain = shadow(token, ours=False).text
     return _Matchers(
         plain=plain,
-        escaped=re.compile(_escaped(plain)),
+        escaped=_escaped(plain),
         hexadecimal=re.compile(_BETWEEN_HEX.join(f"(?i:{byte:02x})" for byte in raw)),
         base64=tuple(re.compile(shape) for text in (raw, wide) for shape in _base64(text)),
         part=max(MINIMUM, min(12, len(plain) // 2)),
@@ -75,10 +85,11 @@ def own_tokens(twin: Shadow, own: Sequence[str], work: Work) -> Iterator[Span]:
 
 def _traces(text: str, matchers: _Matchers, work: Work) -> Iterator[tuple[int, int]]:
     yield from _parts(text, matchers, work)
-    if any(sign in text for sign in ("%", "\\", "=", "&#")):
-        for match in matchers.escaped.finditer(text):
-            work.spend()
-            yield match.span()
+    if _ESCAPES.search(text):
+        for pattern in matchers.escaped:
+            for match in pattern.finditer(text):
+                work.spend()
+                yield match.span()
     for match in matchers.hexadecimal.finditer(text):
         work.spend()
         yield match.span()

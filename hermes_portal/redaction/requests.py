@@ -5,7 +5,8 @@ import binascii
 import re
 from collections.abc import Iterator
 
-from .shadow import OPAQUE, Shadow
+from .marks import OPAQUE
+from .shadow import Shadow
 from .values import Span, Work, close_quoted, is_reference, label, read_value
 
 _SCHEMES = (

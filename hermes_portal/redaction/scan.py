@@ -8,18 +8,18 @@ from .commands import commands
 from .own import own_tokens
 from .requests import addresses, cookies, headers, queries, user_flags
 from .shadow import Shadow, shadow
-from .tokens import encoded, private_keys, shapes, tokens
+from .tokens import encoded, private_keys, shapes, words
 from .values import COMMAND, Span, Work
 
 #: Candidates that one text may hold. Each costs a few microseconds, so that this bounds the time too.
-WORK_LIMIT = 40_000
+WORK_LIMIT = 20_000
 
 Family = Callable[[Shadow, Work], Iterator[Span]]
 
 #: In order of how much a match says: where two overlap, the earlier one names the kind.
 _FAMILIES: tuple[Family, ...] = (
     private_keys,
-    tokens,
+    words,
     shapes,
     addresses,
     headers,

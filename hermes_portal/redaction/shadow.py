@@ -7,11 +7,10 @@ twin, because they can also glue a secret to a word); full-width and mathematica
 import re
 import unicodedata
 from bisect import bisect_right
+from collections.abc import Iterable
 
-from .marks import HIDDEN_CLASS, MARK, gaps
-
-#: Stands for a mark of ours; private use characters of the text itself never reach the twin.
-OPAQUE = "\ue000"
+from .marks import HIDDEN_CLASS, HIDDEN_RANGES, MARK, OPAQUE, character_class, gaps
+from .values import WorkLimit
 
 _SPACES = "\xa0\u1680\u202f\u205f\u2800\u3000\u3164\uffa0" + "".join(map(chr, range(0x2000, 0x200B)))
 _NEWLINES = "\x0b\x0c\x85\u2028\u2029"
@@ -31,20 +30,40 @@ def _folding() -> dict[int, str]:
 
 
 _FOLD = _folding()
-_ONE = re.escape("".join(chr(code) for code, plain in _FOLD.items() if len(plain) == 1))
-_MANY = re.escape("".join(chr(code) for code, plain in _FOLD.items() if len(plain) != 1))
-_SPECIAL = re.compile(
-    rf"(?P<one>[{_ONE}]++)|(?P<many>[{_MANY}])"
-    r"|(?P<drop>(?:\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)?"
-    rf"|(?![{_ONE}{_MANY}])[{HIDDEN_CLASS}\u0300-\u036f\u20d0-\u20ff])++)"
+_FOLD_ONE = {code: plain for code, plain in _FOLD.items() if len(plain) == 1}
+_FOLD_MANY = {code: plain for code, plain in _FOLD.items() if len(plain) > 1}
+
+
+def _class(codes: Iterable[int]) -> str:
+    return "".join(f"\\U{code:08x}" for code in sorted(codes))
+
+
+def _dropped() -> tuple[str, str]:
+    """What has no place in the twin, as character classes below and above U+10000 (one class over both is slow)."""
+    codes = {c for low, high in HIDDEN_RANGES if low <= 0xFFFF for c in range(low, high + 1)} - set(_FOLD)
+    codes |= set(range(0x300, 0x370)) | set(range(0x20D0, 0x2100))  # drawn over the letter before them
+    return _class(codes), character_class([pair for pair in HIDDEN_RANGES if pair[0] > 0xFFFF])
+
+
+_DROPPED, _DROPPED_ABOVE = _dropped()
+_ONE = re.compile(
+    f"[{_class(c for c in _FOLD_ONE if c <= 0xFFFF)}]|[{_class(c for c in _FOLD_ONE if c > 0xFFFF)}]"
 )
+_SPECIAL = re.compile(
+    rf"(?P<many>[{_class(c for c in _FOLD_MANY if c <= 0xFFFF)}]|[\U0001f100-\U0001f2ff])"
+    r"|(?:\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)?"
+    rf"|[{_DROPPED}]|[{_DROPPED_ABOVE}])++"
+)
+#: Pieces that one text may be taken apart into; each costs about a microsecond.
+_PIECES = 100_000
+_WORD = re.compile(r"[A-Za-z0-9_\-.+/=]{11,}+")
 _ASCII_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Shadow:
     """`text` to match on; `origin` and `origin_end` map a span of it back."""
 
-    __slots__ = ("_froms", "_origins", "hidden", "low", "text")
+    __slots__ = ("_froms", "_origins", "_words", "hidden", "low", "text")
 
     def __init__(self, text: str, froms: list[int], origins: list[tuple[int, bool, int]], hidden: bool) -> None:
         self.text = text
@@ -52,6 +71,14 @@ class Shadow:
         self.hidden = hidden
         self._froms = froms
         self._origins = origins
+        self._words: list[tuple[int, int]] | None = None
+
+    @property
+    def words(self) -> list[tuple[int, int]]:
+        """The long words; most tokens are one, and finding these first makes ordinary text cheap."""
+        if self._words is None:
+            self._words = [match.span() for match in _WORD.finditer(self.text)]
+        return self._words
 
     def origin(self, at: int) -> int:
         """Where the character at `at` starts in the original."""
@@ -76,7 +103,7 @@ def _equivalent(mark: re.Match[str]) -> str:
         return OPAQUE
     if mark["code"]:
         code = int(mark["code"], 16)
-        return chr(code) if code == 0x5B else _FOLD.get(code, "") if code <= 0x10FFFF else ""
+        return "[" if code == 0x5B else _FOLD.get(code, "")
     return ("\n" if mark["blank"] == "blank lines" else " ") * 64
 
 
@@ -98,18 +125,18 @@ class _Builder:
         self.length += len(plain)
 
     def fold(self, text: str, start: int, end: int) -> None:
-        """Add text[start:end], normalised."""
+        """Add text[start:end], of which characters that fold to one other are folded already."""
         at = start
         for match in _SPECIAL.finditer(text, start, end):
             self.add(text[at : match.start()], at, match.start(), same_length=True)
             at = match.end()
-            if match["one"]:
-                self.add(match[0].translate(_FOLD), match.start(), at, same_length=True)
-            elif match["many"]:
-                self.add(_FOLD[ord(match[0])], match.start(), at, same_length=False)
+            if match["many"]:
+                self.add(_FOLD_MANY.get(ord(match[0]), match[0]), match.start(), at, same_length=False)
             else:
                 self.hidden = True
                 self.add(self.gap, match.start(), at, same_length=False)
+            if len(self.parts) > _PIECES:
+                raise WorkLimit
         self.add(text[at:end], at, end, same_length=True)
 
 
@@ -118,6 +145,8 @@ def shadow(text: str, *, ours: bool, gap: str = "") -> Shadow:
     if not ours and text.isascii() and not _ASCII_CONTROL.search(text):
         return Shadow(text, [], [], False)
     builder = _Builder(gap)
+    if _ONE.search(text):
+        text = text.translate(_FOLD_ONE)
     stretches = gaps(text) if ours else iter([(0, len(text), False)])
     for start, end, is_mark in stretches:
         if not is_mark:

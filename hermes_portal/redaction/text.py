@@ -25,6 +25,8 @@ def redact(text: str, *, own: Sequence[str] = ()) -> Redacted:
     """
     if len(text) > MAX_INPUT:
         return TOO_LARGE
+    if too_many_hidden(text):
+        return TOO_LARGE
     try:
         result = _rounds(text, own)
     except WorkLimit:
@@ -38,8 +40,6 @@ def _rounds(text: str, own: Sequence[str]) -> Redacted:
         found = scan(text, own=own, ours=ours)
         if ours and not found:
             return Redacted(text)
-        if not ours and too_many_hidden(text):
-            return TOO_LARGE
         text = render(text, found, 0, len(text), ours=ours)
         if len(text) > MAX_INPUT:
             return TOO_LARGE

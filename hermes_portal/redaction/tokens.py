@@ -4,83 +4,131 @@ import binascii
 import re
 from collections.abc import Iterator
 
-from .shadow import OPAQUE, Shadow
+from .marks import OPAQUE
+from .shadow import Shadow
 from .values import COMMAND, Span, Work
 
-#: kind -> shape. Lengths are short on purpose: a token cut off by a preview limit is still most of a token.
-_PREFIXED: tuple[tuple[str, str], ...] = (
-    ("aws access key", r"(?:AKIA|ASIA|AROA|AIDA|AGPA|ANPA|ANVA|AIPA|ABIA|ACCA|A3T[A-Z0-9])[A-Z0-9]{8,}+"),
-    ("github token", r"(?:gh[pousr]_[A-Za-z0-9]{8,}+|github_pat_[A-Za-z0-9_]{8,}+)"),
+_ANY = "[A-Za-z0-9_-]"
+_ALNUM = "[A-Za-z0-9]"
+#: (kind, how it starts, what follows). Lengths are short on purpose: a token cut off by a preview limit is
+#: still most of a token.
+_PREFIXED: tuple[tuple[str, str, str], ...] = (
+    ("aws access key", "AKIA ASIA AROA AIDA AGPA ANPA ANVA AIPA ABIA ACCA A3T", "[A-Z0-9]{8,}+"),
+    ("github token", "ghp_ gho_ ghu_ ghs_ ghr_", f"{_ALNUM}{{8,}}+"),
+    ("github token", "github_pat_", "[A-Za-z0-9_]{8,}+"),
     (
         "gitlab token",
-        r"gl(?:pat|dt|rt|rtr|ptt|soat|cbt|ft|imt|agent|oas|ffct)-[A-Za-z0-9_.-]{8,}+|GR1348941[A-Za-z0-9_-]{8,}+",
+        "glpat- gldt- glrt- glrtr- glptt- glsoat- glcbt- glft- glimt- glagent- gloas- glffct- GR1348941",
+        "[A-Za-z0-9_.-]{8,}+",
     ),
-    ("slack token", r"(?:xox[abceoprs]-[A-Za-z0-9.-]{8,}+|xapp-[A-Za-z0-9-]{8,}+)"),
-    ("stripe key", r"(?:(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{6,}+|whsec_[A-Za-z0-9+/=]{8,}+)"),
-    ("anthropic key", r"sk-ant-[A-Za-z0-9_-]{6,}+"),
-    ("openai key", r"sk-(?:(?:proj|svcacct|admin|or|None)-[A-Za-z0-9_-]{6,}+|(?![a-z]{1,20}(?:-[a-z]{1,20}){1,9}+(?![\w-]))[A-Za-z0-9_-]{8,}+)"),
-    ("google key", r"(?:AIza[A-Za-z0-9_-]{8,}+|ya29\.[A-Za-z0-9_.-]{8,}+|GOCSPX-[A-Za-z0-9_-]{8,}+)"),
-    ("npm token", r"npm_[A-Za-z0-9]{10,}+"),
-    ("pypi token", r"pypi-[A-Za-z0-9_-]{16,}+"),
-    ("sendgrid key", r"SG\.[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+)?"),
-    ("twilio key", r"SK[0-9a-f]{24,32}+(?![A-Za-z0-9])"),
-    ("vault token", r"(?:hv[sbr]\.[A-Za-z0-9_-]{8,}+|s\.[A-Za-z0-9]{24}(?![A-Za-z0-9]))"),
-    ("hugging face token", r"(?:hf|api_org)_[A-Za-z0-9]{10,}+"),
-    ("cloud token", r"(?:do[opr]_v1_[a-f0-9]{8,}+|dapi[a-f0-9]{16,}+|tskey-[A-Za-z0-9-]{8,}+|fly?o1_[A-Za-z0-9_-]{8,}+|FlyV1[A-Za-z0-9_-]{8,}+)"),
-    ("shop token", r"(?:shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{8,}+|sq0[a-z]{3}-[A-Za-z0-9_-]{8,}+|EAAA[A-Za-z0-9_-]{40,}+)"),
-    ("mail key", r"(?:key-[0-9a-f]{16,32}+|[0-9a-f]{32}-us[0-9]{1,2}|xkeysib-[a-f0-9-]{16,}+|re_[A-Za-z0-9]{8}_[A-Za-z0-9]{8,}+)"),
-    ("registry token", r"(?:dckr_(?:pat|oat)_[A-Za-z0-9_-]{8,}+|rubygems_[a-f0-9]{8,}+|cio[A-Za-z0-9]{32}|oy2[a-z0-9]{43})"),
-    ("monitoring key", r"(?:gl(?:sa|c)_[A-Za-z0-9_+/=]{8,}+|NRAK-[A-Z0-9]{8,}+|sntrys?_[A-Za-z0-9_+/=-]{8,}+|phc_[A-Za-z0-9]{16,}+)"),
+    ("slack token", "xoxa- xoxb- xoxc- xoxe- xoxe. xoxo- xoxp- xoxr- xoxs- xapp-", "[A-Za-z0-9.-]{8,}+"),
+    ("stripe key", "sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_", f"{_ALNUM}{{6,}}+"),
+    ("stripe key", "whsec_", "[A-Za-z0-9+/=]{8,}+"),
+    ("anthropic key", "sk-ant-", f"{_ANY}{{6,}}+"),
+    ("openai key", "sk-proj- sk-svcacct- sk-admin- sk-or-", f"{_ANY}{{6,}}+"),
+    # not a name in words, such as sk-learn-contrib
+    ("openai key", "sk-", rf"(?![a-z]{{1,20}}(?:-[a-z]{{1,20}}){{1,9}}+(?![\w-])){_ANY}{{8,}}+"),
+    ("google key", "AIza GOCSPX-", f"{_ANY}{{8,}}+"),
+    ("google key", "ya29.", "[A-Za-z0-9_.-]{8,}+"),
+    ("npm token", "npm_", f"{_ALNUM}{{10,}}+"),
+    ("pypi token", "pypi-", f"{_ANY}{{16,}}+"),
+    ("sendgrid key", "SG.", rf"{_ANY}{{8,}}+(?:\.{_ANY}*+)?"),
+    ("twilio key", "SK", "[0-9a-f]{24,32}+(?![A-Za-z0-9])"),
+    ("vault token", "hvs. hvb. hvr.", f"{_ANY}{{8,}}+"),
+    ("hugging face token", "hf_ api_org_", f"{_ALNUM}{{10,}}+"),
+    ("cloud token", "dop_v1_ doo_v1_ dor_v1_", "[a-f0-9]{8,}+"),
+    ("cloud token", "dapi", "[a-f0-9]{16,}+"),
+    ("cloud token", "tskey- fo1_ FlyV1", f"{_ANY}{{8,}}+"),
+    ("shop token", "shpat_ shpca_ shppa_ shpss_", "[A-Fa-f0-9]{8,}+"),
+    ("shop token", "sq0atp- sq0csp- sq0idp-", f"{_ANY}{{8,}}+"),
+    ("shop token", "EAAA", f"{_ANY}{{40,}}+"),
+    ("mail key", "key-", "[0-9a-f]{16,32}+"),
+    ("mail key", "xkeysib-", "[a-f0-9-]{16,}+"),
+    ("mail key", "re_", f"{_ALNUM}{{8}}_{_ALNUM}{{8,}}+"),
+    ("registry token", "dckr_pat_ dckr_oat_", f"{_ANY}{{8,}}+"),
+    ("registry token", "rubygems_", "[a-f0-9]{8,}+"),
+    ("registry token", "cio", f"{_ALNUM}{{32}}(?!{_ALNUM})"),
+    ("registry token", "oy2", "[a-z0-9]{43}"),
+    ("monitoring key", "glsa_ glc_ sntrys_ sntryu_", "[A-Za-z0-9_+/=-]{8,}+"),
+    ("monitoring key", "NRAK-", "[A-Z0-9]{8,}+"),
+    ("monitoring key", "phc_", f"{_ALNUM}{{16,}}+"),
     (
         "service token",
-        r"(?:lin_api_|ntn_|figd_|PMAK-|dp\.(?:pt|st|ct|sa)\.|sbp_|pscale_(?:tkn|pw|oauth)_|r8_|gsk_|xai-|pplx-|ATATT3|ATCTT3|HRKU-"
-        r"|pat-na1-|nfp_|vercel_|CFPAT-|EZ[AT]K|frwk|tvly-|csk-|fw_|nvapi-|co_|AGE-SECRET-KEY-1|ops_eyJ|sgp_|rpa_|lsv2_(?:pt|sk)_)"
-        r"[A-Za-z0-9_.+/=-]{12,}+",
-    ),
-    (
-        "api key",
-        r"[a-z]{1,16}_(?:live|test|prod|dev|staging|stage|sandbox|secret|sk|pk|pat|key|api|token)_(?=[A-Za-z]*+[0-9]|[A-Za-z0-9]{24})"
-        r"[A-Za-z0-9_-]{8,}+",
+        "lin_api_ ntn_ figd_ PMAK- dp.pt. dp.st. dp.ct. dp.sa. sbp_ pscale_tkn_ pscale_pw_ pscale_oauth_ r8_ gsk_ xai- pplx- "
+        "ATATT3 ATCTT3 HRKU- pat-na1- nfp_ vercel_ CFPAT- EZAK EZTK tvly- csk- fw_ nvapi- AGE-SECRET-KEY-1 sgp_ rpa_ "
+        "lsv2_pt_ lsv2_sk_",
+        "[A-Za-z0-9_.+/=-]{12,}+",
     ),
 )
-_PREFIX = re.compile(
-    r"(?<![A-Za-z0-9])(?:" + "|".join(f"(?P<p{i}>{shape})" for i, (_, shape) in enumerate(_PREFIXED)) + ")", re.ASCII
-)
-#: Only a long word can be such a token; looking for words first makes ordinary text cheap.
-_WORD = re.compile(r"[A-Za-z0-9_\-.]{11,}+")
+_BY_HEAD = {
+    head: (kind, re.compile(re.escape(head) + rest)) for kind, heads, rest in _PREFIXED for head in heads.split()
+}
+#: Longest first: "sk-ant-" before "sk-".
+_HEAD = re.compile("|".join(re.escape(head) for head in sorted(_BY_HEAD, key=len, reverse=True)))
+_STAGE = re.compile(r"_(?:live|test|prod|dev|staging|stage|sandbox|secret|sk|pk|pat|key|api|token)_")
+_STAGED = re.compile(rf"(?=[A-Za-z]*+[0-9]|{_ALNUM}{{24}}){_ANY}{{8,}}+")
+_OWNER = re.compile(r"[a-z]{1,16}(?=\Z)")
+_TAIL = re.compile(r"[A-Za-z0-9_+/=-]*+")
+_DOTTED = re.compile(r"[A-Za-z0-9_\-.]*+")
 _JWT_MINIMUM = 16
+_FORTY = 40
 
 
-def tokens(twin: Shadow, work: Work) -> Iterator[Span]:
-    """Tokens with a known prefix, and JWT."""
+def words(twin: Shadow, work: Work) -> Iterator[Span]:
+    """Tokens with a known prefix, JWT, and AWS secret keys standing alone: all are long words."""
     text = twin.text
-    for word in _WORD.finditer(text):
-        start, end = word.span()
-        for match in _PREFIX.finditer(text, start, end):
+    for start, end in twin.words:
+        yield from _prefixed(text, start, end, work)
+        yield from _staged(text, start, end, work)
+        at = text.find("eyJ", start, end)
+        if at >= 0:
+            yield from _jwt(text, at, start, end, work)
+        if end - start >= _FORTY:
+            yield from _aws_secrets(text, start, end, work)
+
+
+def _prefixed(text: str, start: int, end: int, work: Work) -> Iterator[Span]:
+    past = start
+    for head in _HEAD.finditer(text, start, end):
+        at = head.start()
+        if at < past or (at > 0 and text[at - 1].isalnum() and not _encoded_blank(text, at)):
+            continue
+        kind, shape = _BY_HEAD[head[0]]
+        match = shape.match(text, at)
+        if match:
             work.spend()
-            kind = _PREFIXED[int((match.lastgroup or "p0")[1:])][0]
-            tail = re.compile(r"[A-Za-z0-9_+/=-]*+").match(text, match.end()) if match.end() == end else None
-            stop = tail.end() if tail else match.end()
-            yield Span(match.start(), stop, kind, match.start(), stop)
-        if end - start >= _JWT_MINIMUM:
-            yield from _jwt(text, start, end, work)
+            past = _TAIL.match(text, match.end()).end()  # type: ignore[union-attr]  # matches nothing too
+            yield Span(at, past, kind, at, past)
 
 
-def _jwt(text: str, start: int, end: int, work: Work) -> Iterator[Span]:
-    at = text.find("eyJ", start, end)
-    if at < 0:
-        return
-    work.spend()
-    bounded = at == start or not text[at - 1].isalnum()
-    if not bounded:
-        second = text.find(".eyJ", at, end)
-        if second < 0:
-            dash = re.compile(r"[_.-]eyJ").search(text, at, end)
-            if not dash:
-                return
-            at, bounded = dash.start() + 1, True
-    if end - at >= _JWT_MINIMUM:
-        yield Span(at, end, "jwt", at, end)
+def _encoded_blank(text: str, at: int) -> bool:
+    """Whether what stands before is an escape (\\n, %20, %3D) and no part of a word."""
+    return text[at - 2 : at - 1] == "\\" or text[at - 3 : at - 2] == "%"
+
+
+def _staged(text: str, start: int, end: int, work: Work) -> Iterator[Span]:
+    """`vendor_live_abc123`: what most vendors' keys look like, whoever they are."""
+    past = start
+    for stage in _STAGE.finditer(text, start, end):
+        rest = _STAGED.match(text, stage.end()) if stage.start() >= past else None
+        owner = _OWNER.search(text, max(past, stage.start() - 17), stage.start()) if rest else None
+        if rest and owner:
+            work.spend()
+            past = rest.end()
+            yield Span(owner.start(), past, "api key", owner.start(), past)
+
+
+def _jwt(text: str, at: int, start: int, end: int, work: Work) -> Iterator[Span]:
+    while at >= 0:
+        work.spend()
+        stop = _DOTTED.match(text, at, end).end()  # type: ignore[union-attr]  # matches nothing too
+        bounded = at == start or not text[at - 1].isalnum() or _encoded_blank(text, at)
+        if not bounded and ".eyJ" not in text[at:stop]:
+            inner = re.compile(r"[_-]eyJ").search(text, at, stop)
+            at, bounded = (inner.start() + 1, True) if inner else (at, False)
+        if stop - at >= _JWT_MINIMUM and (bounded or ".eyJ" in text[at:stop]):
+            yield Span(at, stop, "jwt", at, stop)
+        at = text.find("eyJ", stop, end)
 
 
 _TELEGRAM = re.compile(r"(?<![0-9])[0-9]{6,12}:A[A-Za-z0-9_-]{30,}+")
@@ -114,7 +162,6 @@ def shapes(twin: Shadow, work: Work) -> Iterator[Span]:
         yield from _plain(_HASH, text, "password hash", work)
     if "1//0" in text:
         yield from _plain(_GOOGLE_REFRESH, text, "google key", work)
-    yield from _aws_secrets(text, work)
 
 
 def _plain(pattern: re.Pattern[str], text: str, kind: str, work: Work) -> Iterator[Span]:
@@ -123,15 +170,17 @@ def _plain(pattern: re.Pattern[str], text: str, kind: str, work: Work) -> Iterat
         yield Span(match.start(), match.end(), kind, match.start(), match.end())
 
 
-_FORTY = re.compile(r"(?<![A-Za-z0-9+/=_.~$-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])")
+_AWS_SECRET = re.compile(r"(?<![A-Za-z0-9+/=_.~$-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])|[A-Za-z0-9+/]++")
 _PATH_PART = re.compile(r"[A-Z]?[a-z]{2,}[0-9]*|[A-Z]{2,}|[0-9]+|[A-Z]?[a-z]+(?:[A-Z][a-z]+)*|", re.ASCII)
 
 
-def _aws_secrets(text: str, work: Work) -> Iterator[Span]:
-    for match in _FORTY.finditer(text):
-        work.spend()
+def _aws_secrets(text: str, start: int, end: int, work: Work) -> Iterator[Span]:
+    for match in _AWS_SECRET.finditer(text, start, end):
         found = match[0]
-        if not (re.search("[a-z]", found) and re.search("[A-Z]", found) and re.search("[0-9+]", found)):
+        if len(found) != _FORTY or not match.re.match(text, match.start()) or found.islower() or found.isupper():
+            continue
+        work.spend()
+        if not re.search("[a-z]", found) or not re.search("[A-Z]", found) or not re.search("[0-9+]", found):
             continue
         if "/" in found and all(_PATH_PART.fullmatch(part) for part in found.split("/")):
             continue
@@ -149,8 +198,12 @@ BODY = re.compile(
     re.VERBOSE,
 )
 _BEGIN = re.compile(r"BEGIN [A-Z0-9 ]{0,40}?PRIVATE KEY(?: BLOCK)?[ ]?-{0,5}+")
-_BARE_KEY = re.compile(
-    r"(?:b3BlbnNzaC1rZXktdjE|M(?:II[A-Z][A-Za-z0-9+/]{1,2}IBA(?:AK[BC]|DAN)|HcCAQEE|IG[A-Z]AgEAM|C4CAQAwBQYDK2V))[A-Za-z0-9+/=]{8,}+"
+_BARE_KEYS = (
+    ("b3BlbnNzaC1rZXktdjE", re.compile(r"b3BlbnNzaC1rZXktdjE[A-Za-z0-9+/=]{8,}+")),
+    ("MII", re.compile(r"MII[A-Z][A-Za-z0-9+/]{1,2}IBA(?:AK[BC]|DAN)[A-Za-z0-9+/=]{8,}+")),
+    ("MHcCAQEE", re.compile(r"MHcCAQEE[A-Za-z0-9+/=]{8,}+")),
+    ("AgEAM", re.compile(r"MIG[A-Z]AgEAM[A-Za-z0-9+/=]{8,}+")),
+    ("MC4CAQAwBQYDK2V", re.compile(r"MC4CAQAwBQYDK2V[A-Za-z0-9+/=]{8,}+")),
 )
 _PUTTY = re.compile(r"Private-Lines:[ ][0-9]{1,4}+")
 _END = re.compile(r"-{4,5}[ ]?END [A-Z0-9 ]{0,40}?PRIVATE KEY(?: BLOCK)?-{0,5}+")
@@ -179,7 +232,9 @@ def private_keys(twin: Shadow, work: Work) -> Iterator[Span]:
             if body and body.end() > match.end():
                 yield _key(text, start, body.end(), text[match.end() : body.start("end") if body["end"] else body.end()])
         yield from _keys_cut_at_start(text, work)
-    yield from _key_bodies(text, _BARE_KEY, work)
+    for literal, pattern in _BARE_KEYS:
+        if literal in text:
+            yield from _key_bodies(text, pattern, work)
     if "Private-Lines" in text:
         yield from _key_bodies(text, _PUTTY, work)
 
@@ -212,22 +267,25 @@ def _key(text: str, start: int, end: int, body: str) -> Span:
     return Span(start, end, kind, start, end)
 
 
-_ENCODED = re.compile(r"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_-]{12,}+={0,2}")
+_ENCODED = re.compile(r"[A-Za-z0-9+/_-]++={0,2}")
 _PRINTABLE = re.compile(rb"[\t\n\r\x20-\x7e]*")
+_ENCODED_MINIMUM = 12
 
 
 def encoded(twin: Shadow) -> Iterator[tuple[int, int, str]]:
     """Words that are base64 of plain text, as (start, end, that text), for a second look inside."""
-    for match in _ENCODED.finditer(twin.text):
-        word = match[0].rstrip("=").replace("-", "+").replace("_", "/")
-        if len(word) % 4 == 1:
-            word = word[:-1]
-        first = _decode(word[:48])
-        if first is None:
-            continue
-        plain = first if len(word) <= 48 else _decode(word)
-        if plain is not None:
-            yield match.start(), match.end(), plain
+    for start, end in twin.words:
+        for match in _ENCODED.finditer(twin.text, start, end):
+            if match.end() - match.start() < _ENCODED_MINIMUM:
+                continue
+            word = match[0].rstrip("=").replace("-", "+").replace("_", "/")
+            if len(word) % 4 == 1:
+                word = word[:-1]
+            plain = _decode(word[:48])
+            if plain is not None and len(word) > 48:
+                plain = _decode(word)
+            if plain is not None:
+                yield match.start(), match.end(), plain
 
 
 def _decode(word: str) -> str | None:

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from .shadow import OPAQUE
+from .marks import OPAQUE
 
 #: A value that itself could run something is still masked, but its mark says so: a mask must never be the
 #: curtain behind which a command passes the reviewer.

@@ -5,10 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from approvals import execution, setup
+from approvals import execution, services, setup
 from approvals.evidence import OPERATOR
 from approvals.models import Action, Approval, EndpointStatus, EvidenceEntry, Execution, Kind, Role
 from hermes_portal import clock
+from hermes_portal.transitions import Conflict
 from runs.models import Run
 from tests import factories, fake_hermes
 from tests.approvals.conftest import Ask, approve
@@ -184,7 +185,6 @@ def test_time_that_runs_out_between_claim_and_intent_refuses(
 
 
 def test_a_revoked_approval_is_not_sent(approved: Action, desk: Cast, hermes: FakeHermes) -> None:
-    from approvals import services
 
     services.revoke(approval=approved.approval, user=desk.second, reason="Wrong.")
     execution.execute(approved.pk)
@@ -331,3 +331,48 @@ def test_a_result_whose_evidence_fails_is_found_again(
         execution.execute(action.pk)
     assert outcome(action)[0] == Status.UNKNOWN
     assert len(hermes.mutations()) == 1
+
+
+def test_a_denied_start_is_a_run_that_never_started(desk: Cast, governed: Governed) -> None:
+    approval = governed()
+    seen = services.seen_digest(approval)
+    services.decide(approval=approval, user=desk.reviewer, verdict="deny", reason="No.", seen=seen)
+    assert Run.objects.get(action=approval.action).status == Run.Status.NOT_STARTED
+
+
+def test_an_expired_start_is_a_run_that_never_started(governed: Governed) -> None:
+    approval = governed()
+    with clock.moved(timedelta(minutes=15)):
+        services.expire()
+    assert Run.objects.get(action=approval.action).status == Run.Status.NOT_STARTED
+
+
+def test_a_start_that_no_worker_took_in_time_is_refused_in_the_end(ask: Ask, hermes: FakeHermes) -> None:
+    action = ask()
+    with clock.moved(timedelta(minutes=14)):
+        assert execution.settle_overdue() == 0
+    with clock.moved(timedelta(minutes=15)):
+        assert execution.settle_overdue() == 1
+        assert execution.settle_overdue() == 0
+    assert outcome(action) == (Status.REFUSED, "too_late")
+    assert Run.objects.get(action=action).status == Run.Status.NOT_STARTED
+    assert hermes.mutations() == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        fake_hermes.provider_error(429, "Too many", "rate_limit_exceeded", Retry_After="30"),
+        fake_hermes.provider_error(503, "Draining", "gateway_draining", Retry_After="30"),
+    ],
+)
+def test_a_new_start_waits_as_long_as_a_full_hermes_asked(
+    ask: Ask, hermes: FakeHermes, answer: fake_hermes.Answer
+) -> None:
+    hermes.script("POST", RUNS, answer)
+    execution.execute(ask().pk)
+    with pytest.raises(Conflict, match="asked to wait"):
+        ask()
+    with clock.moved(timedelta(seconds=31)):
+        execution.execute(ask().pk)
+    assert len(hermes.mutations()) == 2

@@ -291,7 +291,7 @@ MAKERS: dict[type[Guarded], Any] = {Approval: an_approval, Execution: an_executi
 PAIRS = [
     pytest.param(model, before, after, id=f"{model.__name__}: {before} to {after}")
     for model in MAKERS
-    for before, after in product(model.Status.values, repeat=2)  # type: ignore[attr-defined]
+    for before, after in product(model.Status.values, repeat=2)
 ]
 
 

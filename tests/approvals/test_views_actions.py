@@ -31,15 +31,14 @@ def start(cast: Cast) -> Action:
     return scenes.start(cast.requester, cast.endpoint, reason="SUP-2214")
 
 
-@pytest.fixture
-def unknown(start: Action) -> Action:
-    """Sent, and no answer came."""
+def attempted(action: Action, status: str) -> Action:
+    """A ledger row for an action, in any state."""
     now = clock.now()
     Execution.objects.create(
-        action=start,
-        tenant=start.tenant,
-        lane=start.lane,
-        status=Execution.Status.UNKNOWN,
+        action=action,
+        tenant=action.tenant,
+        lane=action.lane,
+        status=status,
         lease_until=now,
         worker="test",
         claimed_at=now,
@@ -47,7 +46,13 @@ def unknown(start: Action) -> Action:
         code="reply_lost",
         sentence="No answer came back.",
     )
-    return start
+    return action
+
+
+@pytest.fixture
+def unknown(start: Action) -> Action:
+    """Sent, and no answer came."""
+    return attempted(start, Execution.Status.UNKNOWN)
 
 
 def test_requests_are_listed_newest_first_with_their_state(cast: Cast, start: Action) -> None:
@@ -82,24 +87,32 @@ def test_the_case_file_has_every_entry_with_number_and_digest(cast: Cast) -> Non
     action = scenes.start(cast.requester, cast.endpoint, reason="SUP-2214")
     approval = Approval.objects.get(action=action)
     services.decide(
-        approval=approval, user=cast.reviewer, verdict="approve", reason="agreed", seen=services.seen_digest(approval)
+        approval=approval,
+        user=cast.reviewer,
+        verdict="approve",
+        reason="agreed",
+        seen=services.seen_digest(approval),
     )
     text = page(cast.auditor, action)
     for entry in EvidenceEntry.objects.filter(action_id=action.pk):
         assert f"entry {entry.seq} " in text
         assert entry.digest in text
-    assert "“agreed”" in text
+    assert ">agreed<" in text
     assert "match the stored entries" in text
 
 
 def test_the_denial_of_a_command_is_in_the_file_of_the_action_that_carries_it(cast: Cast) -> None:
     approval = scenes.card(scenes.asks(scenes.running(cast.requester, cast.endpoint)))
     services.decide(
-        approval=approval, user=cast.reviewer, verdict="deny", reason="too wide", seen=services.seen_digest(approval)
+        approval=approval,
+        user=cast.reviewer,
+        verdict="deny",
+        reason="too wide",
+        seen=services.seen_digest(approval),
     )
     text = page(cast.auditor, Action.objects.get(linked_to=approval))
     assert "Denied" in text
-    assert "“too wide”" in text
+    assert ">too wide<" in text
     assert reverse("approval", args=[approval.pk]) in text
 
 
@@ -112,9 +125,8 @@ def test_the_denial_of_a_command_is_in_the_file_of_the_action_that_carries_it(ca
         ("applied", "A receipt says"),
     ],
 )
-def test_it_says_what_it_does_not_prove(cast: Cast, unknown: Action, status: str, words: str) -> None:
-    Execution.objects.filter(pk=unknown.pk).update(status=status)
-    text = page(cast.auditor, unknown)
+def test_it_says_what_it_does_not_prove(cast: Cast, start: Action, status: str, words: str) -> None:
+    text = page(cast.auditor, attempted(start, status))
     assert words in text.split("What this does not prove")[1]
 
 
@@ -128,11 +140,7 @@ def test_an_accepted_stop_is_called_stop_requested(cast: Cast) -> None:
         reason="x",
         key="k",
     ).action
-    now = clock.now()
-    Execution.objects.create(
-        action=action, tenant=action.tenant, lane="x", status="applied", lease_until=now, worker="t", claimed_at=now
-    )
-    text = page(cast.auditor, action)
+    text = page(cast.auditor, attempted(action, "applied"))
     assert "Stop requested" in text
     assert "Accepted by Hermes" not in text
 

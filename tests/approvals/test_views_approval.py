@@ -60,9 +60,7 @@ def page(user: Any, approval: Approval) -> str:
 
 def vote(user: Any, approval: Approval, *, htmx: bool = False, **fields: Any) -> Any:
     given = {"reason": "Looks right.", "seen": services.seen_digest(approval)} | fields
-    return as_(user).post(
-        reverse("decide", args=[approval.pk]), given, headers=HTMX if htmx else {}
-    )
+    return as_(user).post(reverse("decide", args=[approval.pk]), given, headers=HTMX if htmx else {})
 
 
 def buttons(text: str) -> set[str]:
@@ -75,7 +73,14 @@ def buttons(text: str) -> set[str]:
 
 def test_the_order_is_command_why_server_run_person_policy(cast: Cast, card: Approval) -> None:
     text = page(cast.reviewer, card)
-    marks = ["The command, whole", "Hermes says", "<dt>Server", "what led here", "SUP-2214 is urgent", "<h2>Policy"]
+    marks = [
+        "The command, whole",
+        "Hermes says",
+        "<dt>Server",
+        "what led here",
+        "SUP-2214 is urgent",
+        "<h2>Policy",
+    ]
     places = [text.lower().index(mark.lower(), text.index("The command, whole")) for mark in marks]
     assert places == sorted(places)
 

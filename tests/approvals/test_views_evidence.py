@@ -5,9 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from approvals.evidence import OPERATOR, chain
 from approvals.models import EvidenceEntry, EvidencePayload, Kind, Role
 from tests import factories, scenes
 from tests.factories import Cast
@@ -30,7 +33,7 @@ def exported(answer: Any) -> list[bytes]:
 def test_an_auditor_sees_the_chain_newest_first(cast: Cast) -> None:
     scenes.start(cast.requester, cast.endpoint, reason="SUP-2214")
     text = listed(cast.auditor)
-    assert "“SUP-2214”" in text
+    assert ">SUP-2214<" in text
     newest, first = EvidenceEntry.objects.filter(tenant=cast.acme).order_by("-seq").first(), 1
     assert newest is not None
     assert text.index(f"entry {newest.seq} ") < text.index(f"entry {first} ")
@@ -56,7 +59,9 @@ def test_a_kind_narrows_the_list(cast: Cast) -> None:
     assert "SUP-2214" not in listed(cast.auditor, kind=Kind.TENANT_ADDED)
 
 
-@pytest.mark.parametrize("query", [{"kind": "x"}, {"before": "x"}, {"before": "-1"}, {"before": "9" * 400}, {"tenant": "%"}])
+@pytest.mark.parametrize(
+    "query", [{"kind": "x"}, {"before": "x"}, {"before": "-1"}, {"before": "9" * 400}, {"tenant": "%"}]
+)
 def test_a_filter_that_is_not_known_is_no_filter(cast: Cast, query: dict[str, str]) -> None:
     scenes.start(cast.requester, cast.endpoint, reason="SUP-2214")
     answer = as_(cast.auditor).get(reverse("evidence"), query)
@@ -76,24 +81,28 @@ def test_the_list_is_paged_by_key(cast: Cast, monkeypatch: pytest.MonkeyPatch) -
 def test_an_erased_payload_leaves_its_entry(cast: Cast) -> None:
     scenes.start(cast.requester, cast.endpoint, reason="SUP-2214")
     entry = EvidenceEntry.objects.get(kind=Kind.ACTION_REQUESTED)
-    EvidencePayload.objects.filter(entry=entry).delete()
+    with chain(cast.acme) as link:
+        link.append(Kind.PAYLOAD_ERASED, actor=OPERATOR, seq=str(entry.seq))
+        EvidencePayload.objects.filter(entry=entry).delete()
     text = listed(cast.auditor)
     assert "payload erased" in text
     assert entry.digest in text
     assert "SUP-2214" not in text
 
 
-def test_fifty_entries_take_as_many_queries_as_five(
-    cast: Cast, django_assert_num_queries: Callable[..., Any]
-) -> None:
-    client = as_(cast.auditor)
-    client.get(reverse("evidence"))
-    with django_assert_num_queries(7):
-        client.get(reverse("evidence"))
+def counted(act: Callable[[], Any]) -> int:
+    """Queries of an act."""
+    with CaptureQueriesContext(connection) as captured:
+        act()
+    return len(captured)
+
+
+def test_many_entries_take_as_many_queries_as_few(cast: Cast) -> None:
+    listed(cast.auditor)
+    few = counted(lambda: listed(cast.auditor))
     for n in range(20):
         scenes.start(cast.requester, cast.endpoint, text=f"{n}")
-    with django_assert_num_queries(7):
-        client.get(reverse("evidence"))
+    assert counted(lambda: listed(cast.auditor)) == few <= 12
 
 
 def test_an_export_is_a_file_of_the_stored_bytes_with_a_signed_end_and_an_entry_itself(cast: Cast) -> None:

@@ -48,7 +48,9 @@ def test_only_static_files_may_be_stored(db: None) -> None:
     assert "no-store" not in answer["Cache-Control"]
 
 
-@pytest.mark.parametrize("name", ["queue", "runs", "requests", "evidence", "endpoints", "start", "account_logout"])
+@pytest.mark.parametrize(
+    "name", ["queue", "runs", "requests", "evidence", "endpoints", "start", "account_logout"]
+)
 def test_pages_hold_no_inline_script_style_or_handler(cast: Cast, name: str) -> None:
     everybody = factories.member("everybody", cast.acme, *Role)
     scenes.asks(scenes.running(cast.requester, cast.endpoint))
@@ -103,7 +105,9 @@ def test_sign_in_works_and_sign_up_is_closed(cast: Cast, quiet_cache: None) -> N
     assert (answer.status_code, answer["Location"]) == (302, "/")
     assert "reviewer" in client.get("/").content.decode()
     stranger = Client()
-    stranger.post("/accounts/signup/", {"username": "new", "password1": "Long-enough-1", "password2": "Long-enough-1"})
+    stranger.post(
+        "/accounts/signup/", {"username": "new", "password1": "Long-enough-1", "password2": "Long-enough-1"}
+    )
     assert not type(cast.reviewer).objects.filter(username="new").exists()
     assert "no sign-up" in stranger.get("/accounts/signup/").content.decode()
 

@@ -110,7 +110,9 @@ def test_an_unreadable_cursor_is_the_beginning(cast: Cast, client: Client, curso
     assert "rm -rf" in answer.content.decode()
 
 
-def test_pages_follow_each_other_without_loss(cast: Cast, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_follow_each_other_without_loss(
+    cast: Cast, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("approvals.views.queue.PAGE", 2)
     cards = {str(card(cast, command=f"command {n}").pk) for n in range(5)}
     seen: list[str] = []

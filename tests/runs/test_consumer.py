@@ -223,6 +223,9 @@ def test_case_22_a_connection_that_breaks_is_a_gap_and_is_never_subscribed_again
             ended = reads(run, Run.Status.COMPLETED)
     assert (ended.status_from, ended.stream, ended.output) == ("poll", "broken", "the end")
     assert causes(run) == ["connection_lost"]
+    broken = events(run, RunEvent.GAP)[0]
+    assert run.started_at is not None
+    assert run.started_at < broken.received_at <= broken.last_received_at
     assert len(evidence_of(run, Kind.RUN_GAP)) == 1
     assert text_of(run) == "before\n"
     assert subscriptions(hermes) == 1

@@ -163,11 +163,10 @@ def test_a_later_answer_that_was_approved_before_is_not_sent_while_an_earlier_re
     followed: Followed,
 ) -> None:
     """The decide page checks the order; the ledger checks it again, with nothing but the database between them."""
-    followed.asks("rm -rf /srv/cache")
-    second = followed.asks("ls /srv")
-    Prompt.objects.filter(pk=second.pk).update(ordinal=0)  # as if it had been the head when it was decided
+    first, second = followed.asks("rm -rf /srv/cache"), followed.asks("ls /srv")
+    Prompt.objects.filter(pk=first.pk).update(let_go=True)  # as if the second had been the head when it was decided
     action = decided(followed.decide(second, "once"))
-    Prompt.objects.filter(pk=second.pk).update(ordinal=second.ordinal)
+    Prompt.objects.filter(pk=first.pk).update(let_go=False)
     followed.alive()
     execution.execute(action.pk)
     assert outcome(action) == (Sent.REFUSED, "earlier_request")

@@ -1,11 +1,12 @@
 """Pages of runs: starting one, following it, and asking for a stop."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from approvals import setup
@@ -28,7 +29,12 @@ def as_(user: Any) -> Client:
 
 
 def ask(user: Any, **fields: Any) -> Any:
-    given = {"endpoint": "ops", "input": "Count the rows.", "reason": "Finance asked.", "idempotency_key": "key-1"}
+    given = {
+        "endpoint": "ops",
+        "input": "Count the rows.",
+        "reason": "Finance asked.",
+        "idempotency_key": "key-1",
+    }
     return as_(user).post(reverse("start"), given | fields)
 
 
@@ -183,8 +189,13 @@ def test_every_state_has_a_meaning_and_a_next_step() -> None:
 
 @pytest.mark.parametrize("status", Run.Status.values)
 def test_a_state_is_shown_with_its_meaning(cast: Cast, status: str) -> None:
-    run = scenes.running(cast.requester, cast.endpoint)
-    Run.objects.filter(pk=run.pk).update(status=status)
+    early = (Run.Status.REQUESTED, Run.Status.NOT_STARTED, Run.Status.START_UNKNOWN)
+    run = (
+        scenes.start(cast.requester, cast.endpoint).run
+        if status in early
+        else scenes.running(cast.requester, cast.endpoint)
+    )
+    Run.objects.filter(pk=run.pk).exclude(status=status).update(status=status)
     text = page(cast.reviewer, run)
     assert MEANINGS[status].means.split(".")[0].split("'")[0] in text
     if status in ("cancelled", "failed", "interrupted", "lost"):
@@ -205,7 +216,14 @@ def test_the_transcript_shows_text_tools_gaps_and_the_end(cast: Cast) -> None:
     scenes.event(run, "something.new", x="y")
     scenes.event(run, "run.failed", "boom")
     text = page(cast.reviewer, run)
-    for words in ("Counting now.", "SELECT 1", "ended with an error", "0.2 s", "I should look.", "The stream broke off."):
+    for words in (
+        "Counting now.",
+        "SELECT 1",
+        "ended with an error",
+        "0.2 s",
+        "I should look.",
+        "The stream broke off.",
+    ):
         assert words in text
     for words in ("could not be read", "1 event not kept", "something.new", "boom"):
         assert words in text
@@ -215,7 +233,13 @@ def test_new_rows_come_without_a_reload_and_nothing_else(cast: Cast) -> None:
     run = scenes.running(cast.requester, cast.endpoint)
     scenes.event(run, "message.delta", "First.")
     client = as_(cast.reviewer)
-    address = page(cast.reviewer, run).split('id="follow"')[1].split('hx-get="')[1].split('"')[0].replace("&amp;", "&")
+    address = (
+        page(cast.reviewer, run)
+        .split('id="follow"')[1]
+        .split('hx-get="')[1]
+        .split('"')[0]
+        .replace("&amp;", "&")
+    )
     assert client.get(address, headers=HTMX).status_code == 204
     run.refresh_from_db()
     scenes.event(run, "message.delta", "Second.")
@@ -229,13 +253,21 @@ def test_new_rows_come_without_a_reload_and_nothing_else(cast: Cast) -> None:
 
 def test_a_state_that_moves_without_an_event_comes_too(cast: Cast) -> None:
     run = scenes.running(cast.requester, cast.endpoint)
-    address = page(cast.reviewer, run).split('id="follow"')[1].split('hx-get="')[1].split('"')[0].replace("&amp;", "&")
+    address = (
+        page(cast.reviewer, run)
+        .split('id="follow"')[1]
+        .split('hx-get="')[1]
+        .split('"')[0]
+        .replace("&amp;", "&")
+    )
     Run.objects.filter(pk=run.pk).update(status=Run.Status.LOST, version=run.version + 1)
     text = as_(cast.reviewer).get(address, headers=HTMX).content.decode()
     assert MEANINGS[Run.Status.LOST].next in text
 
 
-def test_the_page_stays_bounded_and_leads_to_earlier_rows(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_stays_bounded_and_leads_to_earlier_rows(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("runs.views.ROWS", 3)
     run = scenes.running(cast.requester, cast.endpoint)
     for n in range(7):
@@ -295,19 +327,23 @@ def test_hostile_text_of_a_run_is_text(cast: Cast) -> None:
     assert 'hx-get="/x"' not in text
 
 
-def test_the_queries_of_a_run_do_not_grow_with_it(cast: Cast, django_assert_num_queries: Callable[..., Any]) -> None:
+def test_the_queries_of_a_run_do_not_grow_with_it(cast: Cast) -> None:
     run = scenes.running(cast.requester, cast.endpoint)
     client, address = as_(cast.reviewer), reverse("run", args=[run.pk])
+
+    def counted() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            client.get(address)
+        return len(captured)
+
     scenes.asks(run)
-    client.get(address)
-    with django_assert_num_queries(11):
-        client.get(address)
+    counted()
+    few = counted()
     run.refresh_from_db()
     for n in range(20):
         scenes.event(run, "message.delta", f"{n}")
         scenes.asks(run, f"command {n}")
-    with django_assert_num_queries(11):
-        client.get(address)
+    assert counted() == few <= 15
 
 
 def test_runs_are_listed_for_members_only(cast: Cast) -> None:
