@@ -33,7 +33,7 @@ from approvals.models import (
     User,
 )
 from approvals.nudges import nudge, publish
-from approvals.operations import Outcome, Stale
+from approvals.operations import NotYet, Outcome, Stale
 from approvals.services.actions import checked_reason, weigh
 from approvals.services.approvals import close_approval
 from approvals.services.decisions import refuse_changed_endpoint, refuse_stricter, votes
@@ -52,6 +52,7 @@ RESULTS = {
     Status.UNKNOWN: Kind.EXECUTION_UNKNOWN,
 }
 SWEEP_SIZE = 200
+PAUSE_SECONDS = 0.1
 READ_FOR = timedelta(hours=24)  # after that an unknown outcome is left to people
 ISSUER = "hermes-portal"
 
@@ -107,7 +108,7 @@ def execute(action_id: UUID) -> None:
     if claim is None:
         return
     reached("claimed")
-    intent = _intend(claim)
+    intent = _intend_soon(claim)
     if intent is None:
         return
     reached("intended")
@@ -155,8 +156,21 @@ def worker_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def _intend(claim: Claim) -> Intent | None:
-    """Re-checks everything and commits the intent; from here on the action counts as sent."""
+def _intend_soon(claim: Claim) -> Intent | None:
+    """Tries the intent again for a moment while what stands in its way may pass by itself."""
+    patience = time.monotonic() + settings.PATIENCE_SECONDS
+    while True:
+        try:
+            return _intend(claim, last=time.monotonic() >= patience)
+        except NotYet:
+            time.sleep(PAUSE_SECONDS)
+
+
+def _intend(claim: Claim, *, last: bool = True) -> Intent | None:
+    """Re-checks everything and commits the intent; from here on the action counts as sent.
+
+    Raises NotYet, with nothing written, when another try is wanted.
+    """
     started = time.monotonic()
     tenant = Action.objects.select_related("tenant").get(pk=claim.action_id).tenant
     with evidence.chain(tenant, durable=True) as chain:
@@ -170,6 +184,8 @@ def _intend(claim: Claim) -> Intent | None:
                 found = operations.get(action.operation).intend(action, chain)
                 _consume(action, chain.now)
         except Stale as stale:
+            if isinstance(stale, NotYet) and not last:
+                raise
             _refuse(chain, action, claim.fence, stale)
             return None
         request = operations.get(action.operation).build(exact_input(action))

@@ -23,6 +23,10 @@ class Stale(Exception):
         self.code, self.sentence = code, sentence
 
 
+class NotYet(Stale):
+    """May pass by itself within a moment; the ledger asks again before it gives up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A validated request, before policy: what is asked, in canonical form and as people see it."""

@@ -75,6 +75,7 @@ WAIT_MARGIN_SECONDS = env.seconds("PORTAL_WAIT_MARGIN_SECONDS", 2.0)  # before t
 ALIVE_SECONDS = env.seconds(
     "PORTAL_ALIVE_SECONDS", 1.0, least=0.2
 )  # age of the last proof that a stream is read
+PATIENCE_SECONDS = env.seconds("PORTAL_PATIENCE_SECONDS", 2.0)  # for that proof, before an intent is given up
 STREAM_IDLE_SECONDS = env.seconds("PORTAL_STREAM_IDLE_SECONDS", 90.0, least=1.0)  # keepalives come every 30 s
 HUB_LEASE_SECONDS = env.seconds("PORTAL_HUB_LEASE_SECONDS", 10.0, least=1.0)
 HUB_POLL_SECONDS = env.seconds("PORTAL_HUB_POLL_SECONDS", 0.25, least=0.05)
@@ -224,6 +225,7 @@ else:
     CELERY_BROKER_TRANSPORT_OPTIONS = {
         "socket_timeout": env.seconds("PORTAL_BROKER_TIMEOUT_SECONDS", 1.0),
         "socket_connect_timeout": env.seconds("PORTAL_BROKER_TIMEOUT_SECONDS", 1.0),
+        "max_retries": 0,  # else a publisher looks for a broker that is down for 4 to 6 s; workers have their own count
         "visibility_timeout": 600,
     }
 CELERY_BEAT_SCHEDULE = {

@@ -1,4 +1,4 @@
-"""All addresses. They are stable: see the table in docs/architecture.md and tests/test_sealing_table.py."""
+"""All addresses. They are stable; who gets what from each is tests/test_sealing_table.py."""
 
 from allauth.account import views as accounts
 from django.urls import URLPattern, URLResolver, include, path

@@ -17,7 +17,7 @@ from django.db.models import F
 from approvals import evidence, services
 from approvals.evidence import CLOCK, WORKER, Actor, Chain
 from approvals.models import Approval, Kind
-from approvals.operations import Stale
+from approvals.operations import NotYet, Stale
 from hermes_portal import canonical, clock, redaction, sealing
 from hermes_portal.hermes.events import ApprovalRequest
 from hermes_portal.ids import uuid7
@@ -253,7 +253,7 @@ def prove_head(prompt: Prompt, now: datetime, *, alive: bool = True) -> dict[str
         _refuse_unproven(prompt, run)
     age = (now - run.read_through_at).total_seconds() if run.read_through_at else None
     if alive and (age is None or age > settings.ALIVE_SECONDS):
-        raise Stale(
+        raise NotYet(
             "stream_not_alive",
             "The run's events are not being read right now, so a newer request may be waiting.",
         )

@@ -242,9 +242,7 @@ class Reading:
             self.features.add("seq")
 
     def _other(self, event: Event, frame: Frame, at: float) -> Iterator[Row | Control]:
-        yield from self.cut()
-        if event.kind in TERMINAL:
-            yield from self._flush(at)
+        yield from self._flush(at) if event.kind in TERMINAL else self._interrupt(at)
         row = self._row(event, at)
         none_running = self._count_tools(event.kind)
         moves = event.kind in TERMINAL or event.kind in (REQUEST, RESPONDED)
@@ -319,7 +317,14 @@ class Reading:
     def _flush(self, at: float) -> Iterator[Row]:
         """Lets go of the held-back tail: nothing can follow it."""
         rows = list(self.cut())
-        tail = self._redactor.flush()
+        yield from self._with_tail(rows, self._redactor.flush(), at)
+
+    def _interrupt(self, at: float) -> Iterator[Row]:
+        """Another event comes between: a finished sentence stands before it, anything else waits."""
+        rows = list(self.cut())
+        yield from self._with_tail(rows, self._redactor.pause(), at)
+
+    def _with_tail(self, rows: list[Row], tail: str, at: float) -> Iterator[Row]:
         if tail and rows and rows[-1].kind == DELTA:
             rows[-1].text += tail
         elif tail:

@@ -78,6 +78,7 @@
 
   const banner = find("#banner");
   let failures = 0;
+  let kept = false; // what became of an act is not known: only a fresh page says so
   function warn(text) {
     find("span", banner).textContent = text;
     banner.hidden = false;
@@ -96,7 +97,8 @@
   function failed(event) {
     const poll = event.detail.elt.hasAttribute("data-poll");
     failures += 1;
-    if (poll && failures < 2) return;
+    if (poll && (kept || failures < 2)) return;
+    if (!poll) kept = true;
     const status = event.detail.xhr ? event.detail.xhr.status : 0;
     warn(why[status] || `The portal answered ${status}. ${unconfirmed}`);
   }
@@ -108,7 +110,7 @@
   }
   window.addEventListener("offline", () => warn("You are offline. What this page shows may be old."));
   window.addEventListener("online", () => {
-    if (failures === 0) banner.hidden = true;
+    if (failures === 0) banner.hidden = !kept;
   });
 
   // --- fragments ----------------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@
     const xhr = event.detail.xhr;
     if (!event.detail.successful && ![409, 422].includes(xhr.status)) return;
     failures = 0;
-    banner.hidden = true;
+    banner.hidden = !kept;
     setClock(Number(xhr.getResponseHeader("Portal-Now")), Date.now());
   });
 
@@ -190,6 +192,17 @@
       act();
     }
   });
+
+  // Enter in a checkbox submits a form by its first button, which decides nothing; here it is not even sent.
+  document.addEventListener(
+    "submit",
+    (event) => {
+      if (!event.submitter?.hasAttribute("data-nothing")) return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    },
+    true,
+  );
 
   // A second press of the same plain form waits for the answer to the first.
   for (const form of all("form[data-once]")) {

@@ -1,6 +1,6 @@
 """Scenes for page tests: runs with transcripts and prompts, written the way the hub writes them, without a hub."""
 
-import itertools
+import secrets
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,6 @@ from hermes_portal.hermes.events import ApprovalRequest
 from runs import prompts
 from runs.models import Prompt, Run, RunEvent
 
-NUMBERS = itertools.count(1)
 DIGEST = "0" * 64
 
 
@@ -26,7 +25,7 @@ def start(
         operation="run_start",
         raw={"body": {"input": text}},
         reason=reason,
-        key=f"scene-{next(NUMBERS)}",
+        key=f"scene-{secrets.token_hex(8)}",
     ).action
 
 
@@ -36,7 +35,7 @@ def running(user: User, endpoint: Endpoint, **more: Any) -> Run:
     now = clock.now()
     Run.objects.filter(pk=run.pk).update(
         status=Run.Status.RUNNING,
-        provider_run_id=f"run_{next(NUMBERS):032x}",
+        provider_run_id=f"run_{secrets.token_hex(16)}",
         started_at=now,
         stream=Run.Stream.OPEN,
         read_through_at=now,
@@ -85,7 +84,7 @@ def asks(
         smart_denied=False,
         request_id=None,
     )
-    raw = f"frame {next(NUMBERS)} {command}".encode()
+    raw = f"frame {secrets.token_hex(8)} {command}".encode()
     row = event(run, "approval.request", command)
     with chain(run.tenant) as link:
         received = prompts.Received(

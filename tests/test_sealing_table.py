@@ -241,7 +241,7 @@ def test_nothing_in_the_table_changed_anything(scene: Scene) -> None:
     assert Action.objects.filter(operation="run_stop").count() == 0
 
 
-# --- Django admin ------------------------------------------------------------------------------------------------------
+# --- Django admin --------------------------------------------------------------------------------------------------
 
 
 def admin_paths(identity: str) -> list[str]:

@@ -25,7 +25,7 @@ def frame(request: HttpRequest) -> dict[str, Any]:
     page: dict[str, Any] = {
         "server_now": server_now_ms(),
         "poll_seconds": settings.PAGE_POLL_SECONDS,
-        "demo": getattr(settings, "PORTAL_DEMO", False),
+        "demo": settings.PORTAL_DEMO,
     }
     user = getattr(request, "user", None)
     if not isinstance(user, User) or request.headers.get(HTMX) == "true":

@@ -157,6 +157,8 @@ def _assigned(twin: Shadow, kind: str, match: re.Match[str]) -> Span | None:
     value = read_value(text, match.end())
     if value is None or text[value.start] == OPAQUE:
         return None
+    if text.startswith(('")', "')"), value.start - 1):  # the end of a prompt: input("Password: ")
+        return None
     following = text[value.end : value.end + 1]
     found = text[value.start : value.end]
     if is_reference(found + following if following in ("(", "[") else found) or not _SOMETHING.search(found):

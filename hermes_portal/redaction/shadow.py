@@ -35,24 +35,31 @@ _FOLD_MANY = {code: plain for code, plain in _FOLD.items() if len(plain) > 1}
 
 
 def _class(codes: Iterable[int]) -> str:
-    return "".join(f"\\U{code:08x}" for code in sorted(codes))
+    ranges: list[tuple[int, int]] = []
+    for code in sorted(codes):
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1] = (ranges[-1][0], code)
+        else:
+            ranges.append((code, code))
+    return character_class(ranges)
 
 
-def _dropped() -> tuple[str, str]:
-    """What has no place in the twin, as character classes below and above U+10000 (one class over both is slow)."""
-    codes = {c for low, high in HIDDEN_RANGES if low <= 0xFFFF for c in range(low, high + 1)} - set(_FOLD)
-    codes |= set(range(0x300, 0x370)) | set(range(0x20D0, 0x2100))  # drawn over the letter before them
-    return _class(codes), character_class([pair for pair in HIDDEN_RANGES if pair[0] > 0xFFFF])
+def _or_above(codes: set[int]) -> re.Pattern[str]:
+    """One of these, or anything above U+FFFF: as a negation, since a class that goes above it is slow to search."""
+    others = [code for code in range(0x10000) if code not in codes]
+    return re.compile(f"[^{_class(others)}]")
 
 
-_DROPPED, _DROPPED_ABOVE = _dropped()
-_ONE = re.compile(
-    f"[{_class(c for c in _FOLD_ONE if c <= 0xFFFF)}]|[{_class(c for c in _FOLD_ONE if c > 0xFFFF)}]"
-)
+_DROPPED = {c for low, high in HIDDEN_RANGES if low <= 0xFFFF for c in range(low, high + 1)} - set(_FOLD)
+_DROPPED |= {*range(0x300, 0x370), *range(0x20D0, 0x2100)}  # drawn over the letter before them
+_DROPPED_ABOVE = character_class([pair for pair in HIDDEN_RANGES if pair[0] > 0xFFFF])
+_MANY = {code for code in _FOLD_MANY if code <= 0xFFFF}
+_MAY_FOLD = _or_above({code for code in _FOLD_ONE if code <= 0xFFFF})
+_MAY_BE_SPECIAL = _or_above(_MANY | _DROPPED)
 _SPECIAL = re.compile(
-    rf"(?P<many>[{_class(c for c in _FOLD_MANY if c <= 0xFFFF)}]|[\U0001f100-\U0001f2ff])"
-    r"|(?:\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)?"
-    rf"|[{_DROPPED}]|[{_DROPPED_ABOVE}])++"
+    rf"(?P<many>[{_class(_MANY)}\U0001f100-\U0001f2ff])"
+    r"|\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)?"
+    rf"|[{_class(_DROPPED)}]++|[{_DROPPED_ABOVE}]++"
 )
 #: Pieces that one text may be taken apart into; each costs about a microsecond.
 _PIECES = 100_000
@@ -126,18 +133,26 @@ class _Builder:
 
     def fold(self, text: str, start: int, end: int) -> None:
         """Add text[start:end], of which characters that fold to one other are folded already."""
-        at = start
-        for match in _SPECIAL.finditer(text, start, end):
-            self.add(text[at : match.start()], at, match.start(), same_length=True)
-            at = match.end()
-            if match["many"]:
-                self.add(_FOLD_MANY.get(ord(match[0]), match[0]), match.start(), at, same_length=False)
-            else:
-                self.hidden = True
-                self.add(self.gap, match.start(), at, same_length=False)
-            if len(self.parts) > _PIECES:
-                raise WorkLimit
+        at, pieces = start, 0
+        candidate = _MAY_BE_SPECIAL.search(text, start, end)
+        while candidate:
+            match = _SPECIAL.match(text, candidate.start(), end)
+            if match:
+                self.add(text[at : match.start()], at, match.start(), same_length=True)
+                at = match.end()
+                self._replace(match)
+                pieces += 1
+                if pieces > _PIECES:
+                    raise WorkLimit
+            candidate = _MAY_BE_SPECIAL.search(text, match.end() if match else candidate.end(), end)
         self.add(text[at:end], at, end, same_length=True)
+
+    def _replace(self, match: re.Match[str]) -> None:
+        if match["many"]:
+            self.add(_FOLD_MANY.get(ord(match[0]), match[0]), *match.span(), same_length=False)
+        else:
+            self.hidden = True
+            self.add(self.gap, *match.span(), same_length=False)
 
 
 def shadow(text: str, *, ours: bool, gap: str = "") -> Shadow:
@@ -145,7 +160,7 @@ def shadow(text: str, *, ours: bool, gap: str = "") -> Shadow:
     if not ours and text.isascii() and not _ASCII_CONTROL.search(text):
         return Shadow(text, [], [], False)
     builder = _Builder(gap)
-    if _ONE.search(text):
+    if _MAY_FOLD.search(text):
         text = text.translate(_FOLD_ONE)
     stretches = gaps(text) if ours else iter([(0, len(text), False)])
     for start, end, is_mark in stretches:

@@ -28,7 +28,7 @@ _NAMES = re.compile(
     r"pass|pwd|pw|kennwort|contrase|парол|secret|token|credential|psk|sess|auth|key|bearer|basic|cookie|identified"
     r"|%3a|(?<!\S)-\S*|begin|-----|private|\[[0-9]{1,9}\s|(?<![a-z])(?:env|setx|value)(?![a-z])"
     r"|(?<![a-z])(?:api|access|auth|private|encryption|signing|master|account|service|shared|storage|license|deploy"
-    r"|ssh|client|app|admin|hmac)\s+\S{0,3}\Z"
+    r"|ssh|client|app|admin|hmac)\s+(?:key|\S{0,3}\Z)"
 )
 _WORDS_AFTER = 10
 #: Commands and pipes whose arguments are looked at to the end of their line, or as far as REACH.
@@ -39,7 +39,10 @@ _COMMANDS = re.compile(
     r"|smbclient|rpcclient|net|smbmap|winexe|wmic|nxc|crackmapexec|ab|java|jenkins-cli|siege|openssl|xfreerdp"
     r"|wfreerdp|cmdkey|mstsc|ssh-keygen|htpasswd|echo|printf|sudo)"
 )
+_LAST_WORD = re.compile(r"(?:[A-Z]?[a-z]{1,15}|[0-9]{1,6})[.!?:\u2026][\"')]?[ \n]{0,2}")
 _ENCODED_WORD = re.compile(r"[A-Za-z0-9+/=_\\\"',-]{16,}|(?:0x|\\x|%|\\u00)?[0-9A-Fa-f]{2,4}[,;:]?")
+_ENCODED_ENDING = re.compile(r"[A-Za-z0-9+/=]{16}\Z")
+_KEY_END = re.compile(r"-{1,5}[ ]?(?:E|EN|END[ A-Z0-9]{0,60}-{0,5})?\Z")
 _WORD = re.compile(r"\S+")
 _RUN = re.compile(r"[A-Za-z0-9+/=]*+")
 
@@ -85,6 +88,29 @@ class StreamRedactor:
                 self._drain(parts)
         return Redacted("".join(parts))
 
+    def pause(self) -> Redacted:
+        """Something else interrupts the text: the last word, if it plainly ends a sentence, else nothing.
+
+        So what was said before a tool call stands before it. A word of small letters with a full stop behind it is no
+        part of any secret that `redact` knows, unless a name or command before it makes it a value: then it is
+        held. What is given out stays as context, so that what follows is still read together with it.
+        """
+        if self._mode or not self.held or not _LAST_WORD.fullmatch(self._text, self._swallow):
+            return Redacted("")
+        twin = shadow(self._text, ours=False)
+        if _pending(twin) < len(twin.text) or _encoded_tail(self._text) < len(self._text):
+            return Redacted("")
+        word = self._text[self._swallow :]
+        if redact(self._text, own=self._own) != self._text or self._starts_own(word):
+            return Redacted("")
+        self._swallow = len(self._text)
+        return Redacted(word)
+
+    def _starts_own(self, word: str) -> bool:
+        """Whether an own token could go on behind `word`."""
+        word = word.rstrip(_BLANK)
+        return any(token.startswith(word[at:]) for token in self._own for at in range(len(word)))
+
     def flush(self) -> Redacted:
         """The text has ended: the rest of it."""
         parts: list[str] = []
@@ -123,6 +149,8 @@ class StreamRedactor:
             self._again_at = len(self._text) + max(16, len(self._text) // 8)
         if self.held > HOLD:
             self._give_up(parts, found, encoded=encoded)
+        if self.held > HOLD:
+            self._drain(parts)
 
     def _give(self, parts: list[str], found: Sequence[Found], cut: int) -> None:
         """Put out the text from what was given already up to `cut`."""
@@ -132,17 +160,14 @@ class StreamRedactor:
     def _give_up(self, parts: list[str], found: Sequence[Found], *, encoded: bool) -> None:
         """More is held than may be: mask it, and all that belongs to it until its end."""
         text = self._text
-        if not text[self._swallow :].strip(_BLANK):
-            self._give(parts, (), len(text))
-            self._text, self._swallow, self._again_at = "", 0, 0
-            return
         running = next((f for f in reversed(found) if f.zone_end >= len(text) and f.end > self._swallow), None)
-        if running is None and not encoded:
-            soft = _soft_cut(text, found)
-            if soft > self._swallow:
-                self._give(parts, found, soft)
-                self._text, self._swallow, self._again_at = text[soft:], 0, 0
-                return
+        soft = 0 if encoded else _soft_cut(text, found)
+        if running is None and len(text) - len(text.rstrip(_BLANK)) > _SETTLED:
+            soft = len(text)  # only blanks, and no value starts behind so many
+        if soft > self._swallow:
+            self._give(parts, found, soft)
+            self._text, self._swallow, self._again_at = text[soft:], 0, 0
+            return
         if running is not None and running.start > self._swallow:
             self._give(parts, [f for f in found if f is not running], running.start)
         mode: _Mode = "line" if any(blank in text[self._swallow :] for blank in _BLANK) else "word"
@@ -202,7 +227,11 @@ def _safe_cut(text: str, found: Sequence[Found]) -> tuple[int, bool]:
     encoded = _encoded_tail(text)
     cut = _border(text, min(pending, encoded))
     while True:
-        inside = [f.zone_start for f in found if f.zone_start < cut and (cut < f.zone_end or f.zone_end >= len(text))]
+        inside = [
+            f.zone_start
+            for f in found
+            if f.zone_start < cut and (cut < f.zone_end or f.zone_end >= len(text))
+        ]
         if not inside:
             return cut, encoded < len(text) and cut >= _border(text, encoded)
         cut = _border(text, min(inside))
@@ -224,11 +253,15 @@ def _pending(twin: Shadow) -> int:
 
 def _encoded_tail(text: str) -> int:
     """Where the words start that could be one key or token in lines, the last word aside; else the length."""
-    words = [(match.start(), match.end()) for match in _WORD.finditer(text)]
+    ending = _KEY_END.search(text, max(0, len(text) - 100))
+    stop = ending.start() if ending else len(text)
+    words = [(match.start(), match.end()) for match in _WORD.finditer(text, 0, stop)]
+    if words and words[-1][1] == len(text):
+        words.pop()
     first = len(text)
-    for start, end in reversed(words[:-1] if words and words[-1][1] == len(text) else words):
+    for start, end in reversed(words):
         if not _ENCODED_WORD.fullmatch(text, start, end):
-            break
+            return start if _ENCODED_ENDING.search(text, start, end) else first
         first = start
     return first
 

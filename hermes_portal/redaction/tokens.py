@@ -63,8 +63,19 @@ _PREFIXED: tuple[tuple[str, str, str], ...] = (
 _BY_HEAD = {
     head: (kind, re.compile(re.escape(head) + rest)) for kind, heads, rest in _PREFIXED for head in heads.split()
 }
-#: Longest first: "sk-ant-" before "sk-".
-_HEAD = re.compile("|".join(re.escape(head) for head in sorted(_BY_HEAD, key=len, reverse=True)))
+
+
+def _tree(heads: set[str]) -> str:
+    """A pattern for any of these texts, the longest first, that looks at no character twice."""
+    firsts = sorted({head[0] for head in heads if head})
+    branches = [re.escape(first) + _tree({h[1:] for h in heads if h[:1] == first}) for first in firsts]
+    if not branches:
+        return ""
+    pattern = branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+    return f"(?:{pattern})?" if "" in heads else pattern
+
+
+_HEAD = re.compile(_tree(set(_BY_HEAD)))
 _STAGE = re.compile(r"_(?:live|test|prod|dev|staging|stage|sandbox|secret|sk|pk|pat|key|api|token)_")
 _STAGED = re.compile(rf"(?=[A-Za-z]*+[0-9]|{_ALNUM}{{24}}){_ANY}{{8,}}+")
 _OWNER = re.compile(r"[a-z]{1,16}(?=\Z)")
@@ -77,12 +88,13 @@ _FORTY = 40
 def words(twin: Shadow, work: Work) -> Iterator[Span]:
     """Tokens with a known prefix, JWT, and AWS secret keys standing alone: all are long words."""
     text = twin.text
+    staged, encoded_json = _STAGE.search(text) is not None, "eyJ" in text
     for start, end in twin.words:
         yield from _prefixed(text, start, end, work)
-        yield from _staged(text, start, end, work)
-        at = text.find("eyJ", start, end)
-        if at >= 0:
-            yield from _jwt(text, at, start, end, work)
+        if staged:
+            yield from _staged(text, start, end, work)
+        if encoded_json:
+            yield from _jwt(text, text.find("eyJ", start, end), start, end, work)
         if end - start >= _FORTY:
             yield from _aws_secrets(text, start, end, work)
 
@@ -170,14 +182,15 @@ def _plain(pattern: re.Pattern[str], text: str, kind: str, work: Work) -> Iterat
         yield Span(match.start(), match.end(), kind, match.start(), match.end())
 
 
-_AWS_SECRET = re.compile(r"(?<![A-Za-z0-9+/=_.~$-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])|[A-Za-z0-9+/]++")
+_AWS_SECRET = re.compile(r"[A-Za-z0-9+/]{40,}+")
 _PATH_PART = re.compile(r"[A-Z]?[a-z]{2,}[0-9]*|[A-Z]{2,}|[0-9]+|[A-Z]?[a-z]+(?:[A-Z][a-z]+)*|", re.ASCII)
 
 
 def _aws_secrets(text: str, start: int, end: int, work: Work) -> Iterator[Span]:
     for match in _AWS_SECRET.finditer(text, start, end):
         found = match[0]
-        if len(found) != _FORTY or not match.re.match(text, match.start()) or found.islower() or found.isupper():
+        around = text[match.start() - 1 : match.start()] + text[match.end() : match.end() + 1]
+        if len(found) != _FORTY or any(c in "=_.~$-" for c in around.removesuffix(".")):
             continue
         work.spend()
         if not re.search("[a-z]", found) or not re.search("[A-Z]", found) or not re.search("[0-9+]", found):
@@ -210,9 +223,8 @@ _END = re.compile(r"-{4,5}[ ]?END [A-Z0-9 ]{0,40}?PRIVATE KEY(?: BLOCK)?-{0,5}+"
 _BACK_SEPARATOR = r"(?:\s|[nrt]\\++|[\"',\\])"
 _BACKWARDS = re.compile(
     rf"(?:{_BACK_SEPARATOR}*+[A-Za-z0-9+/=]{{1,15}}+(?={_BACK_SEPARATOR}))?(?:{_BACK_SEPARATOR}*+[A-Za-z0-9+/=]{{16,}}+)++"
-    rf"(?:{_BACK_SEPARATOR}++[A-Za-z0-9+/=]{{1,15}}+(?=\Z))?"
 )
-_LOWER_WORD = re.compile(r"(?<![A-Za-z0-9+/=])[a-z/ ]{2,}(?![A-Za-z0-9+/=])")
+_LOWER_WORD = re.compile(r"(?<![A-Za-z0-9+/=\\])[a-z][a-z/]+(?![A-Za-z0-9+/=:])")
 
 
 def private_keys(twin: Shadow, work: Work) -> Iterator[Span]:
@@ -225,12 +237,13 @@ def private_keys(twin: Shadow, work: Work) -> Iterator[Span]:
             if match.start() < last:
                 continue
             body = BODY.match(text, match.end())
-            start = match.start()
-            while start > last and match.start() - start < 6 and text[start - 1] in "- ":
+            start = match.start() - (1 if text.startswith("- ", match.start() - 2) else 0)
+            while start > last and match.start() - start < 6 and text[start - 1] == "-":
                 start -= 1
             last = max(last, body.end() if body else match.end())
             if body and body.end() > match.end():
-                yield _key(text, start, body.end(), text[match.end() : body.start("end") if body["end"] else body.end()])
+                inner = text[match.end() : body.start("end") if body["end"] else body.end()]
+                yield _key(start, body.end(), inner, whole=body["end"] is not None)
         yield from _keys_cut_at_start(text, work)
     for literal, pattern in _BARE_KEYS:
         if literal in text:
@@ -247,7 +260,7 @@ def _key_bodies(text: str, pattern: re.Pattern[str], work: Work) -> Iterator[Spa
         at = max(match.end(), body.end() if body else 0)
         start = match.end() if pattern is _PUTTY else match.start()
         if at > start:
-            yield _key(text, start, at, text[start:at])
+            yield _key(start, at, text[start:at], whole=bool(body and body["end"]))
 
 
 def _keys_cut_at_start(text: str, work: Work) -> Iterator[Span]:
@@ -258,26 +271,24 @@ def _keys_cut_at_start(text: str, work: Work) -> Iterator[Span]:
         length = len(before[0]) if before else 0
         if length:
             start = match.start() - length
-            yield _key(text, start, match.end(), text[start : match.start()])
+            yield _key(start, match.end(), text[start : match.start()], whole=True)
         last = match.end()
 
 
-def _key(text: str, start: int, end: int, body: str) -> Span:
+def _key(start: int, end: int, body: str, *, whole: bool) -> Span:
     kind = "private key" + (COMMAND if _LOWER_WORD.search(body) else "")
-    return Span(start, end, kind, start, end)
+    return Span(start, end, kind, start, end if whole else end + 96)
 
 
-_ENCODED = re.compile(r"[A-Za-z0-9+/_-]++={0,2}")
+_ENCODED = re.compile(r"[A-Za-z0-9+/_-]{16,}+={0,2}")
 _PRINTABLE = re.compile(rb"[\t\n\r\x20-\x7e]*")
-_ENCODED_MINIMUM = 12
+_ENCODED_MINIMUM = 16
 
 
 def encoded(twin: Shadow) -> Iterator[tuple[int, int, str]]:
     """Words that are base64 of plain text, as (start, end, that text), for a second look inside."""
     for start, end in twin.words:
-        for match in _ENCODED.finditer(twin.text, start, end):
-            if match.end() - match.start() < _ENCODED_MINIMUM:
-                continue
+        for match in _ENCODED.finditer(twin.text, start, end) if end - start >= _ENCODED_MINIMUM else ():
             word = match[0].rstrip("=").replace("-", "+").replace("_", "/")
             if len(word) % 4 == 1:
                 word = word[:-1]

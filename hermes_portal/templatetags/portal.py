@@ -68,6 +68,12 @@ def shown(text: object) -> SafeString:
 
 
 @register.filter
+def kinds(text: str) -> set[str]:
+    """Which kinds of part a stored, redacted text has: text, masked, mark."""
+    return {kind for kind, _ in redaction.segments(text)}
+
+
+@register.filter
 def shown_json(value: object) -> SafeString:
     """A stored, redacted JSON value, indented, as escaped spans."""
     return shown(json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True))

@@ -21,7 +21,7 @@ def skew(seconds: float) -> None:
 
     class Skewed(Instant):
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> "Skewed":  # type: ignore[override]
+        def now(cls, tz: datetime.tzinfo | None = None) -> "Skewed":
             return super().now(tz) + by
 
     for module in ours():

@@ -8,6 +8,7 @@ import pytest
 from approvals import execution, services, setup
 from approvals.evidence import OPERATOR
 from approvals.models import Action, Approval, EndpointStatus, EvidenceEntry, Execution, Kind, Role
+from approvals.operations import NotYet
 from hermes_portal import clock
 from hermes_portal.transitions import Conflict
 from runs.models import Run
@@ -210,7 +211,7 @@ def test_a_dead_claim_is_taken_over_with_a_higher_fence(
     ask: Ask, hermes: FakeHermes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     action = ask()
-    monkeypatch.setattr(execution, "_intend", lambda claim: None)
+    monkeypatch.setattr(execution, "_intend", lambda claim, **_: None)
     execution.execute(action.pk)
     monkeypatch.undo()
     execution.execute(action.pk)
@@ -376,3 +377,34 @@ def test_a_new_start_waits_as_long_as_a_full_hermes_asked(
     with clock.moved(timedelta(seconds=31)):
         execution.execute(ask().pk)
     assert len(hermes.mutations()) == 2
+
+
+def test_what_may_pass_by_itself_is_asked_again_before_the_approval_is_used_up(
+    approved: Action, hermes: FakeHermes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def intend(self: object, action: Action, chain: object) -> dict[str, object]:
+        asked.append(1)
+        if len(asked) < 3:
+            raise NotYet("stream_not_alive", "Not read right now.")
+        return {}
+
+    monkeypatch.setattr("runs.operations.RunStart.intend", intend)
+    execution.execute(approved.pk)
+    assert outcome(approved) == (Status.APPLIED, "accepted")
+    assert len(hermes.mutations()) == 1
+
+
+def test_what_does_not_pass_is_refused_in_the_end(
+    approved: Action, hermes: FakeHermes, monkeypatch: pytest.MonkeyPatch, settings: pytest.FixtureRequest
+) -> None:
+    settings.PATIENCE_SECONDS = 0.15  # type: ignore[attr-defined]
+
+    def intend(self: object, action: Action, chain: object) -> dict[str, object]:
+        raise NotYet("stream_not_alive", "Not read right now.")
+
+    monkeypatch.setattr("runs.operations.RunStart.intend", intend)
+    execution.execute(approved.pk)
+    assert outcome(approved) == (Status.REFUSED, "stream_not_alive")
+    assert hermes.mutations() == []

@@ -117,7 +117,7 @@ def race(approval: Approval, people: Sequence[User], hermes: FakeHermes) -> None
     decided = (Kind.APPROVAL_APPROVED, Kind.APPROVAL_DENIED, Kind.APPROVAL_VOTED)
     assert EvidenceEntry.objects.filter(approval_id=approval.pk, kind__in=decided).count() == 1
     assert approval.action is not None
-    together(*[lambda: execution.execute(approval.action.pk)] * 2)  # type: ignore[union-attr]
+    together(*[lambda: execution.execute(approval.action.pk)] * 2)
     assert len(hermes.mutations()) - before == (1 if winner.verdict == "approve" else 0)
 
 
@@ -135,7 +135,7 @@ def test_a_quorum_of_two_is_reached_once_however_many_vote_at_once(desk: Cast, g
             seen=seen,
         )
 
-    results = together(*(lambda user=user: vote(user) for user in people))  # type: ignore[misc]
+    results = together(*(lambda user=user: vote(user) for user in people))
     assert sum(isinstance(result, Decision) for result in results) == 2
     assert sum(isinstance(result, Conflict) for result in results) == 4
     assert EvidenceEntry.objects.filter(kind=Kind.APPROVAL_VOTED).count() == 1
@@ -168,7 +168,9 @@ def test_a_decision_and_the_sweep_at_the_deadline_leave_one_end(desk: Cast, gove
         assert not isinstance(swept, Exception)
 
 
-def test_of_a_revocation_and_a_worker_one_is_first(desk: Cast, governed: Governed, hermes: FakeHermes) -> None:
+def test_of_a_revocation_and_a_worker_one_is_first(
+    desk: Cast, governed: Governed, hermes: FakeHermes
+) -> None:
     for _ in range(5):
         approval = governed()
         approve(approval, desk.reviewer)
@@ -301,7 +303,7 @@ def test_case_51_of_a_stop_and_an_answer_at_once_no_answer_follows_a_stop(
         pair = [scene.answer.pk, scene.stop.pk]
         if number % 2:
             pair.reverse()
-        together(*(lambda pk=pk: execution.execute(pk) for pk in pair))  # type: ignore[misc]
+        together(*(lambda pk=pk: execution.execute(pk) for pk in pair))
         for pk in pair:  # whoever found the lane taken is woken again by the settlement
             execution.execute(pk)
         assert scene.order() in (["approval", "stop"], ["stop"])
@@ -429,9 +431,14 @@ def test_case_41_a_decision_that_is_rolled_back_wakes_nobody(
 ) -> None:
     approval = governed()
     published.clear()
-    with pytest.raises(RuntimeError, match="after the decision"), transaction.atomic():
-        approve(approval, desk.reviewer)
-        raise RuntimeError("after the decision")
+
+    def decide_and_fail() -> None:
+        with transaction.atomic():
+            approve(approval, desk.reviewer)
+            raise RuntimeError("after the decision")
+
+    with pytest.raises(RuntimeError, match="after the decision"):
+        decide_and_fail()
     assert published == []
     assert not Decision.objects.exists()
     approval.refresh_from_db()

@@ -76,7 +76,7 @@ def test_unknown_outcomes_are_listed_for_people(cast: Cast, unknown: Action) -> 
 
 def test_an_expired_approval_shows_as_expired_before_any_sweep(cast: Cast) -> None:
     factories.policy(cast.acme, factories.require("run_start"))
-    action = scenes.start(cast.requester, cast.endpoint)
+    scenes.start(cast.requester, cast.endpoint)
     with clock.moved(timedelta(minutes=16)):
         text = as_(cast.reviewer).get(reverse("requests")).content.decode()
     assert '<span class="tag ">Expired</span>' in text

@@ -65,7 +65,8 @@ def vote(user: Any, approval: Approval, *, htmx: bool = False, **fields: Any) ->
 
 def buttons(text: str) -> set[str]:
     """Deciding buttons as name=value."""
-    return {f"{name}={value}" for name, value in re.findall(r'<button[^>]*name="(\w+)" value="(\w+)"', text)}
+    found = re.findall(r'<button[^>]*name="(\w+)" value="(\w+)"', text)
+    return {f"{name}={value}" for name, value in found if value != "none"}
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ def test_the_decision_follows_the_command_in_the_source(cast: Cast, card: Approv
 
 
 def test_hidden_characters_are_marks_and_said(cast: Cast) -> None:
-    prompt = scenes.asks(scenes.running(cast.requester, cast.endpoint), "echo [U+202E] done")
+    prompt = scenes.asks(scenes.running(cast.requester, cast.endpoint), "echo \u202e done")
     text = page(cast.reviewer, scenes.card(prompt))
     assert '<span class="mark">[U+202E]</span>' in text
     assert "not visible" in text
@@ -125,9 +126,12 @@ def test_what_policy_forbids_is_explained_and_no_button(cast: Cast) -> None:
     assert "Never for ever." in text
 
 
-def test_enter_in_a_field_presses_a_button_that_does_nothing(cast: Cast, card: Approval) -> None:
+def test_the_first_button_of_the_form_which_enter_presses_decides_nothing(cast: Cast, card: Approval) -> None:
     form = page(cast.reviewer, card).split('id="decide"')[1].split("</form>")[0]
-    assert re.search(r"<button[^>]*>", form).group() == '<button type="submit" disabled hidden>'  # type: ignore[union-attr]
+    first = form.split("<button")[1].split(">")[0]
+    assert 'name="verdict" value="none"' in first
+    assert vote(cast.reviewer, card, verdict="none").status_code == 422
+    assert not Decision.objects.exists()
 
 
 def test_an_earlier_request_of_the_run_blocks_a_later_one(cast: Cast, prompt: Prompt) -> None:

@@ -28,8 +28,9 @@ ARGUMENTS = (
 WIDE, NARROW = 1440, 390
 HEIGHTS = {WIDE: 900, NARROW: 844}
 HIT = "/hit"  # the address that every hostile string of the tests tries to reach
-# Chromium's own line about an answer that is not 2xx; what a page makes of such answers is tested where it matters.
-USUAL_NOISE = ("Failed to load resource",)
+# Chromium's line about an answer that is not 2xx, and htmx' about a poll that a decision ended. What a page makes of
+# such answers is tested where it matters.
+USUAL_NOISE = ("Failed to load resource", "htmx:afterRequest", "htmx:sendAbort")
 
 
 @dataclass
@@ -102,6 +103,11 @@ class Visitors:
         if path:
             page.goto(path)
         return page
+
+    def shoot_all(self, name: str) -> None:
+        """What everybody looks at now, for whoever has to find out why a test failed."""
+        for number, page in enumerate(page for context in self.contexts for page in context.pages):
+            shoot(page, f"failed-{name}-{number}")
 
     def close(self) -> None:
         """Ends all contexts, then says what they did that they may not."""

@@ -1,7 +1,7 @@
 """A browser, a whole portal beside a real Hermes, and a quick portal inside this process for the pages alone."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,17 @@ effect = "require"
 approvers = 1
 when = [{ field = "prompt.command", is = "glob", value = "*rm -r*" }]
 """
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remembers failures, so that the fixture can take pictures of what was on the screens."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -126,7 +137,9 @@ def _kept_sessions() -> dict[str, Any]:
 
 
 @pytest.fixture
-def sign_in(browser: Browser, grounds: Grounds, _kept_sessions: dict[str, Any]) -> Iterator[Visitors]:
+def sign_in(
+    browser: Browser, grounds: Grounds, _kept_sessions: dict[str, Any], request: pytest.FixtureRequest
+) -> Iterator[Visitors]:
     """`sign_in("reviewer", "/")` gives a page of the whole portal. Ends with a look at what the pages did."""
 
     def by_form(name: str, context: BrowserContext) -> None:
@@ -140,6 +153,12 @@ def sign_in(browser: Browser, grounds: Grounds, _kept_sessions: dict[str, Any]) 
 
     visitors = Visitors(browser, grounds.portal.url, by_form)
     yield visitors
+    leave(visitors, request.node)
+
+
+def leave(visitors: Visitors, test: pytest.Item) -> None:
+    if test.stash.get(FAILED, False):
+        visitors.shoot_all(test.name.partition("[")[0])
     visitors.close()
 
 
@@ -159,11 +178,13 @@ def desk(transactional_db: None, hermes: FakeHermes) -> factories.Cast:
 
 
 @pytest.fixture
-def enter(browser: Browser, live_server: Any, desk: factories.Cast) -> Iterator[Visitors]:
+def enter(
+    browser: Browser, live_server: Any, desk: factories.Cast, request: pytest.FixtureRequest
+) -> Iterator[Visitors]:
     """`enter("reviewer", "/")` gives a page of a portal in this process. Ends with a look at what the pages did."""
     visitors = Visitors(browser, live_server.url, with_session(live_server.url))
     yield visitors
-    visitors.close()
+    leave(visitors, request.node)
 
 
 def with_session(origin: str) -> Callable[[str, BrowserContext], None]:

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.walk, pytest.mark.hermes]
 
 SOON = 10_000  # milliseconds; two seconds are promised, and `make bench` measures them
 ENDS = 30_000
+SIGNATURE_UNCHECKED = 3  # exit code of the verifier
 
 
 # --- what people do -------------------------------------------------------------------------------------------
@@ -45,7 +46,7 @@ def card_of(queue: Page, text: str) -> Locator:
 def decide(page: Page, button: str, reason: str) -> None:
     page.get_by_label("Reason, for the record").fill(reason)
     page.get_by_role("button", name=button, exact=True).click()
-    expect(page.get_by_text("Recorded.")).to_be_visible()
+    expect(page.locator("#approval .note.go")).to_have_text("Recorded.")
 
 
 def state(page: Page) -> Locator:
@@ -139,17 +140,20 @@ def prove(sign_in: Visitors, grounds: Grounds, directory: Path) -> None:
     assert {"approval.approved", "approval.denied", "execution.intent", "execution.applied"} <= set(kinds)
 
     assert grounds.portal.manage("evidence", "verify", str(export)).returncode == 0
-    assert bare_verifier(export).returncode == 0
+    assert bare_verifier(export, "--chain-only").returncode == 0
+    unsigned = bare_verifier(export)
+    assert unsigned.returncode == SIGNATURE_UNCHECKED
+    assert "cryptography is not installed" in unsigned.stdout
     tampered = directory / "tampered.jsonl"
     tampered.write_bytes(export.read_bytes().replace(b"Nobody asked for this.", b"Nobody asked for that.", 1))
-    for refused in (grounds.portal.manage("evidence", "verify", str(tampered)), bare_verifier(tampered)):
+    for refused in (grounds.portal.manage("evidence", "verify", str(tampered)), bare_verifier(tampered, "--chain-only")):
         assert refused.returncode != 0, refused.stdout
         assert re.search(r"entry \d+", refused.stdout + refused.stderr), refused.stdout + refused.stderr
 
 
-def bare_verifier(export: Path) -> subprocess.CompletedProcess[str]:
+def bare_verifier(export: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """The single file, with the standard library only, anywhere."""
-    command = [sys.executable, "-I", "-S", str(PROJECT / "approvals/verifier.py"), str(export)]
+    command = [sys.executable, "-I", "-S", str(PROJECT / "approvals/verifier.py"), *options, str(export)]
     return subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
 
 
@@ -157,17 +161,17 @@ def test_a_run_ends_as_cancelled_only_after_an_approved_stop(sign_in: Visitors, 
     queue = open_queue(sign_in)
     requester = sign_in("requester")
     gate = f"gate-{uuid.uuid4().hex[:8]}"
-    ask_for_run(requester, f"say: I begin.\nrun: echo one\ngate: {gate}\nrun: echo two\nsay: The end.")
+    run = ask_for_run(requester, f"say: I begin.\nrun: echo one\ngate: {gate}\nrun: echo two\nsay: The end.")
     expect(requester.locator("#transcript")).to_contain_text("I begin.", timeout=ENDS)
     requester.get_by_label("Reason, for the record").fill("It takes too long.")
     requester.get_by_role("button", name="Ask for a stop").click()
     requester.wait_for_url(re.compile(r"/actions/"))
     shoot(requester, "walk-6-stop-asked")
-    requester.get_by_role("link", name="its transcript").click()
+    requester.goto(run)
     stay(requester)
     expect(state(requester)).to_have_text("Running")
 
-    card_of(queue, "Stop the run").get_by_role("link").click(timeout=ENDS)
+    card_of(queue, "Stop run").get_by_role("link").click(timeout=ENDS)
     decide(queue, "Approve", "It may be stopped.")
     expect(requester.locator("#stop .tag").first).to_have_text("Stop requested", timeout=ENDS)
     grounds.hermes.release(gate)  # Hermes stops between two steps of its own

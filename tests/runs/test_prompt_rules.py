@@ -164,7 +164,9 @@ def test_a_later_answer_that_was_approved_before_is_not_sent_while_an_earlier_re
 ) -> None:
     """The decide page checks the order; the ledger checks it again, with nothing but the database between them."""
     first, second = followed.asks("rm -rf /srv/cache"), followed.asks("ls /srv")
-    Prompt.objects.filter(pk=first.pk).update(let_go=True)  # as if the second had been the head when it was decided
+    Prompt.objects.filter(pk=first.pk).update(
+        let_go=True
+    )  # as if the second had been the head when it was decided
     action = decided(followed.decide(second, "once"))
     Prompt.objects.filter(pk=first.pk).update(let_go=False)
     followed.alive()
@@ -529,9 +531,7 @@ def test_a_verdict_of_deny_ignores_any_choice(followed: Followed) -> None:
 
 def test_whoever_started_the_run_never_answers_it(followed: Followed) -> None:
     desk = followed.desk
-    setup.set_roles(
-        user=desk.requester, tenant=desk.acme, roles=[Role.REQUESTER, Role.REVIEWER], by=OPERATOR
-    )
+    setup.set_roles(user=desk.requester, tenant=desk.acme, roles=[Role.REQUESTER, Role.REVIEWER], by=OPERATOR)
     prompt = followed.asks("rm -rf /srv/cache")
     client = Client()
     client.force_login(desk.requester)
