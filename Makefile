@@ -105,7 +105,6 @@ check-arrows:
 
 check-templates:
 	$(BIN)/djlint --quiet --lint templates
-	$(BIN)/djlint --quiet --check templates
 
 # As production would be started: with keys and hosts of its own, behind HTTPS.
 check-deploy:

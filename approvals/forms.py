@@ -14,7 +14,7 @@ class Written(forms.CharField):
     """What a person wrote. Browsers send every line break as CR LF (HTML, form submission); a line feed is meant."""
 
     def to_python(self, value: object) -> str:
-        text: str = super().to_python(value)
+        text: str = super().to_python(value) or ""
         return text.replace("\r\n", "\n")
 
 

@@ -30,8 +30,8 @@ LIMITS = {
     "run_start": "A receipt says that Hermes created the run, not that a model or a tool did anything. What the run "
     "did is in its events; effects on other systems are not seen from here.",
     "run_approval": "Hermes said how many waiting requests it resolved. Where its requests have no names, a swap of "
-    "the waiting command within the last round trip cannot be excluded; the entry of the intent says when the head of the "
-    "line was checked and when the answer was sent.",
+    "the waiting command within the last round trip cannot be excluded; the entry of the intent says when the head of "
+    "the line was checked and when the answer was sent.",
     "run_stop": "A stop that was accepted is a request. A run that then ended as cancelled may have finished a tool "
     "call after it; effects that reached other systems are not rolled back.",
 }

@@ -70,17 +70,7 @@ _TOKEN_COUNT = re.compile(r"[0-9][0-9.,_]{0,11}[km]?", re.ASCII | re.IGNORECASE)
 
 #: What may follow "the password is" without being one.
 _PROSE = frozenset(
-    """not a an the in on at of to for from and or but so be been being by as if it its that this these those
-    required incorrect wrong invalid missing empty expired expiring too set needed correct valid stored now used
-    never always only hidden masked redacted also still just very stale unknown unset optional mandatory
-    available unavailable ok okay okey fine good bad weak strong secure insecure safe unsafe there here where
-    what when which who how why yours mine ours theirs different same new old longer shorter changed rotated
-    revoked rejected accepted refused denied given passed sent read written saved kept managed generated created
-    encrypted hashed encoded provided supplied configured defined present absent blank about up down out over
-    with without into under above below case sensitive accessible visible shown use get see have has had do does
-    did can could will would should may might must enter type copy check ask tell reset change update verify
-    protected protect authenticate authorise authorize log login sign you me us them him her my your our their
-    one two more less than any some each every all both no yes""".split()
+    ["not", "a", "an", "the", "in", "on", "at", "of", "to", "for", "from", "and", "or", "but", "so", "be", "been", "being", "by", "as", "if", "it", "its", "that", "this", "these", "those", "required", "incorrect", "wrong", "invalid", "missing", "empty", "expired", "expiring", "too", "set", "needed", "correct", "valid", "stored", "now", "used", "never", "always", "only", "hidden", "masked", "redacted", "also", "still", "just", "very", "stale", "unknown", "unset", "optional", "mandatory", "available", "unavailable", "ok", "okay", "okey", "fine", "good", "bad", "weak", "strong", "secure", "insecure", "safe", "unsafe", "there", "here", "where", "what", "when", "which", "who", "how", "why", "yours", "mine", "ours", "theirs", "different", "same", "new", "old", "longer", "shorter", "changed", "rotated", "revoked", "rejected", "accepted", "refused", "denied", "given", "passed", "sent", "read", "written", "saved", "kept", "managed", "generated", "created", "encrypted", "hashed", "encoded", "provided", "supplied", "configured", "defined", "present", "absent", "blank", "about", "up", "down", "out", "over", "with", "without", "into", "under", "above", "below", "case", "sensitive", "accessible", "visible", "shown", "use", "get", "see", "have", "has", "had", "do", "does", "did", "can", "could", "will", "would", "should", "may", "might", "must", "enter", "type", "copy", "check", "ask", "tell", "reset", "change", "update", "verify", "protected", "protect", "authenticate", "authorise", "authorize", "log", "login", "sign", "you", "me", "us", "them", "him", "her", "my", "your", "our", "their", "one", "two", "more", "less", "than", "any", "some", "each", "every", "all", "both", "no", "yes"]
 )
 _SOMETHING = re.compile(r"[^\s()\[\]{};,.:]")
 _BARE_STOP = re.compile(r"[-/~.$<>|&;(){}\[\]=:,!?]|https?:|[a-z]+://")
@@ -215,7 +205,7 @@ def _plausible_operator(twin: Shadow, stem: str, match: re.Match[str], found: st
 
 
 def _plausible_prose(kind: str, stem: str, match: re.Match[str], found: str, quoted: bool) -> bool:
-    password = kind == "password" and stem not in ("pass", "pwd", "pw") or kind == "shared key"
+    password = (kind == "password" and stem not in ("pass", "pwd", "pw")) or kind == "shared key"
     digit, letter = any(c.isdigit() for c in found), any(c.isalpha() for c in found)
     if match["word"] in (":", "="):
         return True
@@ -226,7 +216,7 @@ def _plausible_prose(kind: str, stem: str, match: re.Match[str], found: str, quo
             return False
         return found.lower().rstrip(".,;:!?") not in _PROSE
     if quoted:
-        return password and len(found) >= 3 or len(found) >= 16
+        return (password and len(found) >= 3) or len(found) >= 16
     if _BARE_STOP.match(found.lower()):
         return False
     return digit and letter and (len(found) >= 6 if password else len(found) >= 16)

@@ -95,11 +95,11 @@ def _traces(text: str, matchers: _Matchers, work: Work) -> Iterator[tuple[int, i
         yield match.span()
     for pattern in matchers.base64:
         at = 0
-        while match := pattern.search(text, at):
+        while found := pattern.search(text, at):
             work.spend()
-            right = _BASE64_RIGHT.match(text, match.end())
-            left = _BASE64_LEFT.match(text[at : match.start()][::-1])
-            start, at = match.start() - (left.end() if left else 0), max(match.end(), right.end() if right else 0)
+            right = _BASE64_RIGHT.match(text, found.end())
+            left = _BASE64_LEFT.match(text[at : found.start()][::-1])
+            start, at = found.start() - (left.end() if left else 0), max(found.end(), right.end() if right else 0)
             yield start, at
 
 

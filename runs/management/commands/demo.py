@@ -149,8 +149,8 @@ def load(directory: Path, sandbox: Sandbox) -> dict[str, str]:
         slug=TENANT, name="Support operations", by=OPERATOR
     )
     logins = passwords(directory / "logins.json")
-    for name, roles in PEOPLE.items():
-        user = User.objects.filter(username=name).first() or setup.add_user(name, logins[name])
+    for name, roles in {**PEOPLE, practice.ACCOUNT: (Role.REQUESTER,)}.items():
+        user = User.objects.filter(username=name).first() or setup.add_user(name, logins.get(name))
         setup.set_roles(user=user, tenant=tenant, roles=roles, by=OPERATOR)
     server = sandbox.servers[0]
     setup.add_endpoint(
@@ -188,7 +188,7 @@ def passwords(path: Path) -> dict[str, str]:
 
 
 def start_practice(prompt: str) -> None:
-    practice.start(User.objects.get(username="requester"), Endpoint.objects.get(endpoint_id=ENDPOINT), prompt)
+    practice.start(Endpoint.objects.get(endpoint_id=ENDPOINT), prompt, by="the terminal")
     connection.close()
 
 
