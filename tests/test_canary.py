@@ -40,6 +40,9 @@ from tests.runs.streams import Told, fresh, hub, prompt_of, reads, received, unt
 pytestmark = pytest.mark.django_db(transaction=True)
 PIECE = 8  # characters of a secret that make a find
 OWN = "hk_live_Zq81mQ0vTt7Lw93bKx2R"
+WORD = re.compile(r"[A-Za-z0-9+/=_-]{8,}")
+HEX = re.compile(r"(?:[0-9a-f]{2}){16,}")
+FULL_WIDTH = re.compile("[\uff01-\uff5e]")
 LETTERS = string.ascii_letters + string.digits
 
 
@@ -103,21 +106,23 @@ class Canaries:
         return " \n".join(self.texts(place))
 
     def found_in(self, data: bytes) -> list[str]:
-        """Where what is readable in these bytes was planted."""
+        """Where what is readable in these bytes was planted. Only runs of characters that secrets consist of matter."""
         pieces = {
-            secret[start : start + PIECE].encode(): place
+            secret[start : start + PIECE]: place
             for secret, place in self.planted.items()
             for start in range(len(secret) - PIECE + 1)
         }
-        text = data.decode("utf-8", "replace")
-        folded = "".join(chr(ord(c) - 0xFEE0) if "！" <= c <= "～" else c for c in text).replace("\u200b", "")
-        views = (data, folded.encode(), urllib.parse.unquote_to_bytes(data))
+        plain = data.decode("utf-8", "replace")
+        folded = FULL_WIDTH.sub(lambda wide: chr(ord(wide[0]) - 0xFEE0), plain).replace("\u200b", "")
+        unquoted = urllib.parse.unquote(plain) if "%" in plain else ""
+        unhexed = " ".join(bytes.fromhex(digits).decode("latin-1") for digits in HEX.findall(plain))
+        words = {word for view in (plain, folded, unquoted, unhexed) for word in WORD.findall(view)}
         return sorted(
             {
                 place
-                for view in views
-                for start in range(len(view) - PIECE + 1)
-                if (place := pieces.get(view[start : start + PIECE]))
+                for word in words
+                for start in range(len(word) - PIECE + 1)
+                if (place := pieces.get(word[start : start + PIECE]))
             }
         )
 
@@ -402,6 +407,7 @@ def test_nothing_of_any_secret_is_readable_in_what_is_kept_or_shown(
             ("the log", written.getvalue().encode()),
         ]
     told = {name: len(data) for name, data in places}
+    print({k: v for k, v in told.items() if v > 200000})
     assert told["the log"] > 0
     assert sum(name.startswith("/runs/") for name in told) > 20, "pages were reached"
     assert len(canaries.planted) > 300

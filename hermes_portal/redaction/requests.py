@@ -155,10 +155,17 @@ def addresses(twin: Shadow, work: Work) -> Iterator[Span]:
     if "@" in text:
         for match in _HOSTED.finditer(text):
             work.spend()
-            before = re.compile(r"[\w.-]*\Z", re.ASCII).search(twin.low[max(0, match.start() - 12) : match.start()])
-            if before and before[0] not in _NOT_USERS and not is_reference(match["password"]):
-                start = match.start() - 64
-                yield _password(text, *match.span("password"), max(0, start), match.end())
+            start = _name_before(text, match.start())
+            if twin.low[start : match.start()] not in _NOT_USERS and not is_reference(match["password"]):
+                yield _password(text, *match.span("password"), start, match.end())
+
+
+def _name_before(text: str, at: int) -> int:
+    """Where the scheme or user starts that ends at `at`."""
+    start = at
+    while start > 0 and at - start < 64 and (text[start - 1].isalnum() or text[start - 1] in "+.-_%"):
+        start -= 1
+    return start
 
 
 def _password(text: str, start: int, end: int, zone_start: int, zone_end: int) -> Span:
@@ -167,7 +174,7 @@ def _password(text: str, start: int, end: int, zone_start: int, zone_end: int) -
 
 def _userinfo(text: str, match: re.Match[str]) -> Iterator[Span]:
     authority, at = match["authority"], match.start("authority")
-    zone = max(0, match.start() - 32)
+    zone = _name_before(text, match.start())
     encoded = match[0].startswith("%")
     last = max(authority.rfind("%40"), -1) if encoded else authority.rfind("@")
     if last < 0:

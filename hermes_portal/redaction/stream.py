@@ -43,6 +43,9 @@ _LAST_WORD = re.compile(r"(?:[A-Z]?[a-z]{1,15}|[0-9]{1,6})[.!?:\u2026][\"')]?[ \
 _ENCODED_WORD = re.compile(r"[A-Za-z0-9+/=_\\\"',-]{16,}|(?:0x|\\x|%|\\u00)?[0-9A-Fa-f]{2,4}[,;:]?")
 _ENCODED_ENDING = re.compile(r"[A-Za-z0-9+/=]{16}\Z")
 _KEY_END = re.compile(r"-{1,5}[ ]?(?:E|EN|END[ A-Z0-9]{0,60}-{0,5})?\Z")
+_KEY_GOES_ON = re.compile(
+    r"(?:\s|\\[nrt]?|[\"',])*+(?:[A-Za-z0-9+/=]{0,15}+|-{1,5}[ ]?(?:E|EN|END(?:[ ][A-Z0-9 ]{0,60}-{0,5})?)?)\Z"
+)
 _WORD = re.compile(r"\S+")
 _RUN = re.compile(r"[A-Za-z0-9+/=]*+")
 
@@ -116,7 +119,7 @@ class StreamRedactor:
         parts: list[str] = []
         if self._mode:
             self._skip()
-        if not self._mode and self.held:
+        if (not self._mode or self._mode == "key") and self.held:
             try:
                 self._give(parts, scan(self._text, own=self._own), len(self._text))
             except WorkLimit:
@@ -201,8 +204,9 @@ class StreamRedactor:
         run = _RUN.match(text, self._swallow)
         body = BODY.match(text, run.end() if run else self._swallow)
         end = body.end() if body else self._swallow
-        over = bool(body and body["end"] and end < len(text)) or len(text) - end >= 80
-        if over:
+        if body and body["end"] and end == len(text):  # its last line may not be all there yet
+            end = body.start("end")
+        elif (body and body["end"]) or not _KEY_GOES_ON.fullmatch(text, end):
             self._mode = ""
         self._keep_context(end)
 

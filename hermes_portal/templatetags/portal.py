@@ -80,6 +80,12 @@ def shown_json(value: object) -> SafeString:
 
 
 @register.filter
+def spoken(text: str) -> str:
+    """Text of a turn without the blank lines that Hermes puts before it (contract 0.19 (b))."""
+    return text.lstrip("\n")
+
+
+@register.filter
 def excerpt(text: str, limit: int) -> str:
     """The beginning of a stored, redacted text; never cut inside a mark."""
     return redaction.excerpt(" ".join(text.split()), limit)

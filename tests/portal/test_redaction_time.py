@@ -31,9 +31,9 @@ def text_of(shape: str, length: int) -> str:
 
 
 def cost(text: str) -> float:
-    """CPU seconds of one redaction, the best of three."""
+    """CPU seconds of one redaction, the better of two."""
     best = float("inf")
-    for _ in range(3):
+    for _ in range(2):
         start = time.process_time()
         redact(text, own=[OWN])
         best = min(best, time.process_time() - start)
@@ -45,7 +45,7 @@ def test_twice_the_text_takes_no_more_than_twice_the_time(shape: str):
     # A pattern that goes back over what it passed shows as 4; below that, noise is what differs.
     ratios = []
     for _ in range(6):
-        ratios.append(cost(text_of(shape, 120_000)) / max(cost(text_of(shape, 60_000)), 0.0005))
+        ratios.append(cost(text_of(shape, 60_000)) / max(cost(text_of(shape, 30_000)), 0.0005))
         if ratios[-1] < 3:
             return
     pytest.fail(f"twice the text took {ratios} times as long")
@@ -69,7 +69,7 @@ def test_nested_quotes_of_any_depth_end():
 def test_random_mixtures_of_hostile_pieces_take_no_longer_than_their_length_allows():
     draw = random.Random(36)
     pieces = [*HOSTILE, *(sample.text[:200] for sample in SAMPLES)]
-    for _ in range(20):
-        text = "".join(draw.choice(pieces) * draw.randint(1, 40) for _ in range(60))[:100_000]
-        ratio = min(cost(text + text) / max(cost(text), 0.0005) for _ in range(3))
+    for _ in range(15):
+        text = "".join(draw.choice(pieces) * draw.randint(1, 20) for _ in range(40))[:25_000]
+        ratio = min(cost(text + text) / max(cost(text), 0.0005) for _ in range(2))
         assert ratio < 3, text[:200]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import select
@@ -48,6 +49,7 @@ class Command(BaseCommand):
         if not settings.PORTAL_DEMO or directory / "portal" != settings.DATA_DIR:
             begin_again(directory)
         started = time.monotonic()
+        logging.getLogger("approvals").setLevel(logging.WARNING)  # the welcome says what matters here
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             with Sandbox(
@@ -75,7 +77,7 @@ class Command(BaseCommand):
             await_health(bind, portal, log)
             start_practice(practice.FINISHED)
             start_practice(practice.WAITING)
-            self.welcome(bind, logins, time.monotonic() - started)
+            self.welcome(bind, logins, log, time.monotonic() - started)
             self.offer(portal)
         finally:
             portal.send_signal(signal.SIGTERM)
@@ -84,7 +86,7 @@ class Command(BaseCommand):
             if portal.poll() is None:
                 portal.kill()
 
-    def welcome(self, bind: str, logins: dict[str, str], seconds: float) -> None:
+    def welcome(self, bind: str, logins: dict[str, str], log: Path, seconds: float) -> None:
         lines = [
             "",
             f"  The portal is ready after {seconds:.0f} s:  http://{bind}/",
@@ -98,7 +100,7 @@ class Command(BaseCommand):
             "    4. Sign in as auditor and export the evidence; then: .venv/bin/python approvals/verifier.py FILE",
             "",
             f"  A waiting command lapses after {WAIT // 60} minutes, when Hermes stops waiting.",
-            "  Enter starts a new practice run, Ctrl-C ends everything. Logs: .demo/portal.log",
+            f"  Enter starts a new practice run, Ctrl-C ends everything. Log: {log}",
             "",
         ]
         self.stdout.write("\n".join(lines))
