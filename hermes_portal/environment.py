@@ -84,3 +84,14 @@ def postgres(name: str, url: str) -> dict[str, object]:
         "PORT": str(port or ""),
         "OPTIONS": dict(parse_qsl(parts.query)),
     }
+
+
+def revision(checkout: Path, version: str) -> str:
+    """The version, with the commit that HEAD names where `checkout` is one. Git itself need not be installed."""
+    try:
+        head = (checkout / ".git/HEAD").read_text(encoding="ascii").strip()
+        if head.startswith("ref: "):
+            head = (checkout / ".git" / head.removeprefix("ref: ")).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return version
+    return f"{version}+{head[:12]}"

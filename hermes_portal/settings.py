@@ -10,6 +10,7 @@ from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 
+from hermes_portal import __version__
 from hermes_portal import environment as env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -61,7 +62,8 @@ if PRODUCTION and ("insecure" in SECRET_KEY or len(SECRET_KEY) < 32):
 
 # The demo offers practice runs against its own sandbox.
 PORTAL_DEMO = env.flag("PORTAL_DEMO", False)
-PORTAL_REVISION = env.text("PORTAL_REVISION", "0.1.0")
+# Which portal wrote an entry of evidence: the version, and the commit where this is a checkout.
+PORTAL_REVISION = env.text("PORTAL_REVISION", env.revision(BASE_DIR, __version__))
 
 # --- the fifteen minutes and every other duration -------------------------------------------------------------
 APPROVAL_LIFETIME = timedelta(minutes=15)  # spec runs and jobs: not a setting

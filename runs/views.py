@@ -7,13 +7,14 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib import messages
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from approvals import access, services
 from approvals.errors import Forbidden, Invalid
+from approvals.keyset import older
 from approvals.models import Action, Approval, Endpoint, Role, User
 from approvals.views.frame import HTMX, is_other_viewer, other_viewer, person, unchanged, viewer_token
 from hermes_portal import clock
@@ -39,7 +40,7 @@ def runs(request: HttpRequest) -> HttpResponse:
     if tenant := request.GET.get("tenant"):
         rows = rows.filter(tenant__slug=tenant)
     found = list(
-        _older(rows, request.GET.get("before", ""))
+        older(rows, request.GET.get("before", ""))
         .select_related("endpoint", "tenant", "requester")
         .defer("output", "error")
         .order_by("-created_at", "-id")[: PAGE + 1]
@@ -52,18 +53,6 @@ def runs(request: HttpRequest) -> HttpResponse:
         "narrowed": request.GET.get("tenant", ""),
     }
     return render(request, "runs/runs.html", context)
-
-
-def _older(rows: QuerySet[Run], cursor: str) -> QuerySet[Run]:
-    """Rows behind `<instant>,<id>`; a cursor that cannot be read is the beginning."""
-    at, _, key = cursor.partition(",")
-    try:
-        instant, identity = datetime.fromisoformat(at), UUID(key)
-    except ValueError:
-        return rows
-    if instant.tzinfo is None:
-        return rows
-    return rows.filter(Q(created_at__lt=instant) | Q(created_at=instant, id__lt=identity))
 
 
 # --- start ---------------------------------------------------------------------------------------------------------

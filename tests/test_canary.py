@@ -39,7 +39,7 @@ from tests.runs.streams import Told, fresh, hub, prompt_of, reads, received, unt
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PIECE = 8  # characters of a secret that make a find
-OWN = "hk_live_Zq81mQ0vTt7Lw93bKx2R"
+OWN = "Zq81mQ0vTt7Lw93bKx2RkP45"  # nothing in it says that it is a secret
 WORD = re.compile(r"[A-Za-z0-9+/=_-]{8,}")
 HEX = re.compile(r"(?:[0-9a-f]{2}){16,}")
 FULL_WIDTH = re.compile("[\uff01-\uff5e]")
@@ -52,6 +52,8 @@ class Canaries:
 
     numbers: random.Random = field(default_factory=lambda: random.Random(20261201))
     planted: dict[str, str] = field(default_factory=dict)
+    _pieces: dict[str, str] = field(default_factory=dict)
+    _pieces_of: dict[str, str] = field(default_factory=dict)
 
     def fresh(self, place: str, size: int = 28, alphabet: str = LETTERS) -> str:
         secret = "".join(self.numbers.choice(alphabet) for _ in range(size - 2)) + "7Q"
@@ -105,13 +107,20 @@ class Canaries:
     def all_in(self, place: str) -> str:
         return " \n".join(self.texts(place))
 
+    def pieces(self) -> dict[str, str]:
+        """Each piece of each secret, and where that was planted."""
+        if len(self._pieces_of) != len(self.planted):
+            self._pieces_of = dict(self.planted)
+            self._pieces = {
+                secret[start : start + PIECE]: place
+                for secret, place in self.planted.items()
+                for start in range(len(secret) - PIECE + 1)
+            }
+        return self._pieces
+
     def found_in(self, data: bytes) -> list[str]:
         """Where what is readable in these bytes was planted. Only runs of characters that secrets consist of matter."""
-        pieces = {
-            secret[start : start + PIECE]: place
-            for secret, place in self.planted.items()
-            for start in range(len(secret) - PIECE + 1)
-        }
+        pieces = self.pieces()
         plain = data.decode("utf-8", "replace")
         folded = FULL_WIDTH.sub(lambda wide: chr(ord(wide[0]) - 0xFEE0), plain).replace("\u200b", "")
         unquoted = urllib.parse.unquote(plain) if "%" in plain else ""
@@ -203,6 +212,8 @@ def crawl(client: Client, start: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         answer = client.get(path)
         body = b"".join(answer.streaming_content) if answer.streaming else answer.content  # type: ignore[attr-defined]
         yield path, body
+        if "?" in path:  # a page of a list, or what an open page asks for: its links were seen already
+            continue
         links = re.findall(r'(?:href|hx-get|action)="([^"#]*)"', body.decode(errors="replace"))
         waiting += [
             urllib.parse.urljoin(path, link.replace("&amp;", "&")) for link in links if "//" not in link
@@ -265,7 +276,7 @@ def live_run(desk: Cast, hermes: FakeHermes, canaries: Canaries) -> None:
             {"event": "tool.started", "tool": canaries.all_in("tool"), "preview": canaries.all_in("preview")}
         )
         fake.emit({"event": "reasoning.available", "text": canaries.all_in("reasoning")})
-        fake.emit({"event": canaries.fresh("kind"), "text": canaries.all_in("unknown event")})
+        fake.emit({"event": canaries.own("kind")[0], "text": canaries.all_in("unknown event")})
         fake.emit({"event": "message.delta", "delta": canaries.all_in("delta")})
         fake.emit_raw(
             b'data: {"event": "message.delta", "delta": "' + canaries.own("frame")[0].encode() + b"\n\n"
@@ -407,7 +418,6 @@ def test_nothing_of_any_secret_is_readable_in_what_is_kept_or_shown(
             ("the log", written.getvalue().encode()),
         ]
     told = {name: len(data) for name, data in places}
-    print({k: v for k, v in told.items() if v > 200000})
     assert told["the log"] > 0
     assert sum(name.startswith("/runs/") for name in told) > 20, "pages were reached"
     assert len(canaries.planted) > 300

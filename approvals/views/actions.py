@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST, require_safe
@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 from approvals import access, execution
 from approvals.errors import Invalid
 from approvals.forms import ReasonForm
+from approvals.keyset import older
 from approvals.models import Action, Approval, EvidenceEntry, Execution, Kind, Role
 from approvals.views.evidence import told
 from approvals.views.frame import HTMX, is_other_viewer, other_viewer, person, unchanged, viewer_token
@@ -49,7 +50,7 @@ def requests(request: HttpRequest) -> HttpResponse:
     if request.GET.get("outcome") == "unknown":
         rows = rows.filter(execution__status=Execution.Status.UNKNOWN)
     found = list(
-        _older(rows, request.GET.get("before", ""))
+        older(rows, request.GET.get("before", ""))
         .select_related("endpoint", "tenant", "requester", "approval", "execution")
         .defer("input", "wire", "snapshot", "input_shown", "snapshot_shown", "verdict")
         .order_by("-created_at", "-id")[: PAGE + 1]
@@ -64,18 +65,6 @@ def requests(request: HttpRequest) -> HttpResponse:
         "outcome": request.GET.get("outcome", ""),
     }
     return render(request, "approvals/requests.html", context)
-
-
-def _older(rows: QuerySet[Action], cursor: str) -> QuerySet[Action]:
-    """Rows behind `<instant>,<id>`; a cursor that cannot be read is the beginning."""
-    at, _, key = cursor.partition(",")
-    try:
-        instant, identity = datetime.fromisoformat(at), UUID(key)
-    except ValueError:
-        return rows
-    if instant.tzinfo is None:
-        return rows
-    return rows.filter(Q(created_at__lt=instant) | Q(created_at=instant, id__lt=identity))
 
 
 def attempt_of(action: Action) -> Execution | None:

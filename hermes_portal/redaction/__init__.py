@@ -36,4 +36,13 @@ from .text import redact, redact_value
 #: Changes whenever the same text could come out differently. Part of the evidence and of what is decided on.
 VERSION = "1"
 
-__all__ = ["MAX_INPUT", "VERSION", "Redacted", "StreamRedactor", "excerpt", "redact", "redact_value", "segments"]
+__all__ = [
+    "MAX_INPUT",
+    "VERSION",
+    "Redacted",
+    "StreamRedactor",
+    "excerpt",
+    "redact",
+    "redact_value",
+    "segments",
+]

@@ -25,7 +25,10 @@ _ENV = re.compile(r"(?<=[ \t])-(?:N|new-passphrase)[ \t]{1,4}+")
 _COMMANDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (r"mysql\w*|maria\w*|mycli|7z[ar]?|rar|unrar", _GLUED),
     (r"sshpass|mongo\w*|rdesktop|useradd|usermod|pgcli|impacket-\w+|evil-winrm|kinit|ncrack", _SMALL_P),
-    (r"(?:docker|podman|nerdctl|buildah|skopeo|helm|oc|az|npm|crane|oras|argocd|registry)[ \t]\w*[ \t]?login", _SMALL_P),
+    (
+        r"(?:docker|podman|nerdctl|buildah|skopeo|helm|oc|az|npm|crane|oras|argocd|registry)[ \t]\w*[ \t]?login",
+        _SMALL_P,
+    ),
     (r"redis-cli|keydb-cli|valkey-cli", _SMALL_A),
     (r"ldap(?:search|add|modify|delete|passwd|whoami|compare)|htdigest", _SMALL_W),
     (r"sqlcmd|bcp|isql|tsql|ipmitool|unzip|zip|zipcloak", _BIG_P),
@@ -38,7 +41,9 @@ _COMMANDS: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 _FLAGGED = re.compile(r"[ \t](?:-[paAwWPUNk]|--?auth|--user|/p)")
 _NAME = re.compile(
-    "(?<![A-Za-z0-9_-])(?:" + "|".join(f"(?P<c{i}>{names})" for i, (names, _) in enumerate(_COMMANDS)) + r")(?=[ \t])",
+    "(?<![A-Za-z0-9_-])(?:"
+    + "|".join(f"(?P<c{i}>{names})" for i, (names, _) in enumerate(_COMMANDS))
+    + r")(?=[ \t])",
     re.ASCII,
 )
 _SEGMENT = re.compile(rf"[^\n;|&]{{0,{REACH}}}")
@@ -92,7 +97,13 @@ def _value(text: str, zone: int, at: int) -> Iterator[Span]:
     found = text[value.start : value.end]
     if found.startswith("-") or is_reference(found):
         return
-    yield Span(value.start, value.end, label("password", found), zone, len(text) if value.open else value.closed_at + 1)
+    yield Span(
+        value.start,
+        value.end,
+        label("password", found),
+        zone,
+        len(text) if value.open else value.closed_at + 1,
+    )
 
 
 def _htpasswd(text: str, work: Work) -> Iterator[Span]:

@@ -75,7 +75,9 @@ MARK = re.compile(
     r"|\[U\+(?P<code>[0-9A-F]{4,6})(?: ×[0-9]{1,9})?\]"
     r"|\[(?P<count>[0-9]{1,9}) (?P<blank>spaces|tabs|blanks|blank lines)\]"
 )
-_LOOKALIKE = re.compile(r"\[(?=(?i:redacted):|U\+[0-9A-Fa-f]|[0-9]{1,9} (?:spaces|tabs|blanks|blank lines)\])")
+_LOOKALIKE = re.compile(
+    r"\[(?=(?i:redacted):|U\+[0-9A-Fa-f]|[0-9]{1,9} (?:spaces|tabs|blanks|blank lines)\])"
+)
 BRACKET = "[U+005B]"
 
 

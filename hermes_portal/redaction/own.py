@@ -99,7 +99,10 @@ def _traces(text: str, matchers: _Matchers, work: Work) -> Iterator[tuple[int, i
             work.spend()
             right = _BASE64_RIGHT.match(text, found.end())
             left = _BASE64_LEFT.match(text[at : found.start()][::-1])
-            start, at = found.start() - (left.end() if left else 0), max(found.end(), right.end() if right else 0)
+            start, at = (
+                found.start() - (left.end() if left else 0),
+                max(found.end(), right.end() if right else 0),
+            )
             yield start, at
 
 
@@ -121,7 +124,11 @@ def _parts(text: str, matchers: _Matchers, work: Work) -> Iterator[tuple[int, in
     while at >= 0:
         work.spend()
         length = part
-        while length < len(token) and at + part - length > 0 and text[at + part - length - 1] == token[-length - 1]:
+        while (
+            length < len(token)
+            and at + part - length > 0
+            and text[at + part - length - 1] == token[-length - 1]
+        ):
             length += 1
         yield at + part - length, at + part
         at = text.find(ending, at + part)

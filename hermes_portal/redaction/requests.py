@@ -24,7 +24,9 @@ _PARAMETERS = re.compile(
 )
 _CREDENTIAL = re.compile(rf"[^\s\"'`\\,;<>&|(){{}}\[\]{OPAQUE}]++")
 _UNTIL_QUOTE = re.compile(r"[^\s\"'\\]++")
-_BEARER = re.compile(rf"bearer(?:[ \t]{{1,4}}+|[:=%][ \t]?(?:20)?)(?P<value>[a-z0-9._~+/=-]{{8,}}+)(?!{OPAQUE})", re.ASCII)
+_BEARER = re.compile(
+    rf"bearer(?:[ \t]{{1,4}}+|[:=%][ \t]?(?:20)?)(?P<value>[a-z0-9._~+/=-]{{8,}}+)(?!{OPAQUE})", re.ASCII
+)
 _BASIC = re.compile(r"basic(?:[ \t]{1,4}+|%20)(?P<value>[a-z0-9+/_-]{8,}+={0,2})", re.ASCII)
 
 
@@ -93,7 +95,9 @@ _PAIR = re.compile(
     rf"(?P<name>[\w!#$%*+.^|~-]{{1,64}}+)=(?P<value>\\?\"[^\"\\\n{OPAQUE}]*+\\?\"|[^\s;\"'\\{OPAQUE}]*+)(?P<next>;[ \t]{{0,4}}+)?",
     re.ASCII,
 )
-_ATTRIBUTES = frozenset({"path", "domain", "expires", "max-age", "samesite", "priority", "secure", "httponly", "version"})
+_ATTRIBUTES = frozenset(
+    {"path", "domain", "expires", "max-age", "samesite", "priority", "secure", "httponly", "version"}
+)
 
 
 def cookies(twin: Shadow, work: Work) -> Iterator[Span]:
@@ -120,7 +124,9 @@ def _cookie_pairs(text: str, zone: int, at: int, work: Work, *, alone: bool) -> 
         at = pair.end()
         if not pair["next"]:
             break
-        while flag := re.compile(r"(?:secure|httponly|partitioned)(?:;[ \t]{0,4}+)?", re.IGNORECASE).match(text, at):
+        while flag := re.compile(r"(?:secure|httponly|partitioned)(?:;[ \t]{0,4}+)?", re.IGNORECASE).match(
+            text, at
+        ):
             at = flag.end()
     if at == start and alone:
         value = read_value(text, at)
@@ -142,7 +148,21 @@ _HOSTED = re.compile(
     rf"(?<=\w):(?P<password>[^\s:@/\"'<>`{OPAQUE}]{{3,128}}+)@(?!sha[0-9])(?=(?:tcp|unix)\(|[\w.-]{{1,128}}+(?::[0-9]{{2,5}}|/))",
     re.ASCII,
 )
-_NOT_USERS = ("mailto", "sip", "sips", "email", "e-mail", "from", "cc", "bcc", "reply-to", "acct", "xmpp", "ssh", "git")
+_NOT_USERS = (
+    "mailto",
+    "sip",
+    "sips",
+    "email",
+    "e-mail",
+    "from",
+    "cc",
+    "bcc",
+    "reply-to",
+    "acct",
+    "xmpp",
+    "ssh",
+    "git",
+)
 
 
 def addresses(twin: Shadow, work: Work) -> Iterator[Span]:
@@ -187,7 +207,9 @@ def _userinfo(text: str, match: re.Match[str]) -> Iterator[Span]:
                 yield _password(text, at + cut.start("password"), match.end(), zone, match.end())
         return
     userinfo = authority[:last]
-    user, colon, password = userinfo.partition("%3A" if "%3A" in userinfo else "%3a" if "%3a" in userinfo else ":")
+    user, colon, password = userinfo.partition(
+        "%3A" if "%3A" in userinfo else "%3a" if "%3a" in userinfo else ":"
+    )
     start = at + len(user) + len(colon)
     if colon and password and not is_reference(password):
         yield _password(text, start, at + last, zone, match.end())
@@ -250,7 +272,9 @@ def user_flags(twin: Shadow, work: Work) -> Iterator[Span]:
         web = any(name in low[max(0, match.start() - 200) : match.start()] for name in _WEB_CLIENTS)
         if not web and _is_no_password(match, found):
             continue
-        yield Span(at, end, label("password", found), max(0, match.start() - 200) if web else match.start(), end + 1)
+        yield Span(
+            at, end, label("password", found), max(0, match.start() - 200) if web else match.start(), end + 1
+        )
 
 
 def _is_no_password(match: re.Match[str], found: str) -> bool:

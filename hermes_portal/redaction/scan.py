@@ -82,7 +82,10 @@ def _inside_base64(twin: Shadow, own: Sequence[str], work: Work) -> Iterator[tup
     for start, end, plain in encoded(twin):
         work.spend()
         inner = shadow(plain, ours=False)
-        families: Iterable[Iterator[Span]] = (own_tokens(inner, own, work), *(f(inner, work) for f in _FAMILIES))
+        families: Iterable[Iterator[Span]] = (
+            own_tokens(inner, own, work),
+            *(f(inner, work) for f in _FAMILIES),
+        )
         kind = next((span.kind for family in families for span in family), None)
         if kind:
             kind = "encoded " + kind.removesuffix(COMMAND) + (COMMAND if " " in plain.strip() else "")

@@ -14,7 +14,13 @@ from .values import WorkLimit
 
 _SPACES = "\xa0\u1680\u202f\u205f\u2800\u3000\u3164\uffa0" + "".join(map(chr, range(0x2000, 0x200B)))
 _NEWLINES = "\x0b\x0c\x85\u2028\u2029"
-_FOLDED_RANGES = ((0xAA, 0x33FF), (0xFB00, 0xFFEF), (0x1D400, 0x1D7FF), (0x1F100, 0x1F2FF), (0x1FBF0, 0x1FBF9))
+_FOLDED_RANGES = (
+    (0xAA, 0x33FF),
+    (0xFB00, 0xFFEF),
+    (0x1D400, 0x1D7FF),
+    (0x1F100, 0x1F2FF),
+    (0x1FBF0, 0x1FBF9),
+)
 
 
 def _folding() -> dict[int, str]:
@@ -72,7 +78,9 @@ class Shadow:
 
     __slots__ = ("_froms", "_origins", "_words", "hidden", "low", "text")
 
-    def __init__(self, text: str, froms: list[int], origins: list[tuple[int, bool, int]], hidden: bool) -> None:
+    def __init__(
+        self, text: str, froms: list[int], origins: list[tuple[int, bool, int]], hidden: bool
+    ) -> None:
         self.text = text
         self.low = text.lower()
         self.hidden = hidden

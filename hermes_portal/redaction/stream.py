@@ -100,8 +100,7 @@ class StreamRedactor:
         """
         if self._mode or not self.held or not _LAST_WORD.fullmatch(self._text, self._swallow):
             return Redacted("")
-        twin = shadow(self._text, ours=False)
-        if _pending(twin) < len(twin.text) or _encoded_tail(self._text) < len(self._text):
+        if _pending(self._text) < len(self._text) or _encoded_tail(self._text) < len(self._text):
             return Redacted("")
         word = self._text[self._swallow :]
         if redact(self._text, own=self._own) != self._text or self._starts_own(word):
@@ -163,7 +162,9 @@ class StreamRedactor:
     def _give_up(self, parts: list[str], found: Sequence[Found], *, encoded: bool) -> None:
         """More is held than may be: mask it, and all that belongs to it until its end."""
         text = self._text
-        running = next((f for f in reversed(found) if f.zone_end >= len(text) and f.end > self._swallow), None)
+        running = next(
+            (f for f in reversed(found) if f.zone_end >= len(text) and f.end > self._swallow), None
+        )
         soft = 0 if encoded else _soft_cut(text, found)
         if running is None and len(text) - len(text.rstrip(_BLANK)) > _SETTLED:
             soft = len(text)  # only blanks, and no value starts behind so many
@@ -175,7 +176,9 @@ class StreamRedactor:
             self._give(parts, [f for f in found if f is not running], running.start)
         mode: _Mode = "line" if any(blank in text[self._swallow :] for blank in _BLANK) else "word"
         key = running is not None and running.kind.startswith("private key")
-        self._mask(parts, masked(running.kind if running else "unbroken text"), "key" if key or encoded else mode)
+        self._mask(
+            parts, masked(running.kind if running else "unbroken text"), "key" if key or encoded else mode
+        )
 
     def _mask(self, parts: list[str], mark: str, mode: _Mode) -> None:
         parts.append(mark)
@@ -226,8 +229,7 @@ def _border(text: str, limit: int) -> int:
 
 def _safe_cut(text: str, found: Sequence[Found]) -> tuple[int, bool]:
     """Up to where `text` may be given out, and whether a stretch of encoded words is what holds the rest."""
-    twin = shadow(text, ours=False)
-    pending = twin.origin(_pending(twin)) if _pending(twin) < len(twin.text) else len(text)
+    pending = _pending(text)
     encoded = _encoded_tail(text)
     cut = _border(text, min(pending, encoded))
     while True:
@@ -241,8 +243,15 @@ def _safe_cut(text: str, found: Sequence[Found]) -> tuple[int, bool]:
         cut = _border(text, min(inside))
 
 
-def _pending(twin: Shadow) -> int:
+def _pending(text: str) -> int:
     """Where the first word starts after which a value may still come; the length if there is none."""
+    twin = shadow(text, ours=False)
+    twins = [twin, shadow(text, ours=False, gap=" ")] if twin.hidden else [twin]
+    firsts = [(twin, _pending_in(twin)) for twin in twins]
+    return min(twin.origin(first) if first < len(twin.text) else len(text) for twin, first in firsts)
+
+
+def _pending_in(twin: Shadow) -> int:
     low, first = twin.low, len(twin.low)
     start = max(0, len(low) - REACH)
     for match in _COMMANDS.finditer(low, start):

@@ -61,7 +61,9 @@ _PREFIXED: tuple[tuple[str, str, str], ...] = (
     ),
 )
 _BY_HEAD = {
-    head: (kind, re.compile(re.escape(head) + rest)) for kind, heads, rest in _PREFIXED for head in heads.split()
+    head: (kind, re.compile(re.escape(head) + rest))
+    for kind, heads, rest in _PREFIXED
+    for head in heads.split()
 }
 
 
@@ -154,7 +156,9 @@ _HASH = re.compile(
     rf"|\{{S?(?:SHA|MD5|SHA256|SHA512|CRYPT)\}}[A-Za-z0-9+/$.]{{16,}}+=*",
     re.ASCII,
 )
-_DJANGO_HASH = re.compile(r"(?:pbkdf2_sha(?:1|256)|argon2|bcrypt_sha256|scrypt)\$[^\s:\"'`<>|;&]{16,}+", re.ASCII)
+_DJANGO_HASH = re.compile(
+    r"(?:pbkdf2_sha(?:1|256)|argon2|bcrypt_sha256|scrypt)\$[^\s:\"'`<>|;&]{16,}+", re.ASCII
+)
 _GOOGLE_REFRESH = re.compile(r"(?<![A-Za-z0-9/])1//0[A-Za-z0-9_-]{16,}+")
 
 
@@ -305,4 +309,3 @@ def _decode(word: str) -> str | None:
     except (binascii.Error, ValueError):
         return None
     return plain.decode("ascii") if _PRINTABLE.fullmatch(plain) else None
-

@@ -137,7 +137,11 @@ def _read_quoted(text: str, opening: re.Match[str]) -> Value | None:
         closer += 1
     closed = text.startswith(quote, closer)
     after = closer + 1 if closed else end
-    if closed and after < len(text) and (_GLUED.match(text, after) or _QUOTE_GLUED.match(text, after) or end == start):
+    if (
+        closed
+        and after < len(text)
+        and (_GLUED.match(text, after) or _QUOTE_GLUED.match(text, after) or end == start)
+    ):
         joined = _join(text, start, after)
         if joined.end > after:
             return joined

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Error, Page, Request, WebError
 
@@ -57,7 +58,7 @@ class Watch:
 
     def request(self, request: Request) -> None:
         self.requests.append(request.url)
-        if not request.url.startswith(self.origin) or HIT in request.url:
+        if not request.url.startswith(self.origin) or urlsplit(request.url).path == HIT:
             self.seen.append(f"request: {request.url}")
 
     def dialog(self, dialog: Dialog) -> None:

@@ -23,6 +23,7 @@ from tests.services import chromium_path
 LOOPBACK = "127.0.0.0/8"
 WAIT = 120  # seconds that the usual Hermes of the walk waits for an answer
 SHORT_WAIT = 5
+PAGE_WAIT = 840  # where only pages are looked at: no deadline comes near, however slow the machine is
 PEOPLE = {
     "acme": {"requester": ["requester"], "reviewer": ["reviewer"], "auditor": ["auditor"]},
     "odd": {"guest": ["requester"], "host": ["reviewer", "auditor"]},
@@ -174,7 +175,9 @@ def hermes() -> Iterator[FakeHermes]:
 @pytest.fixture
 def desk(transactional_db: None, hermes: FakeHermes) -> factories.Cast:
     """The cast, whose endpoint is the fake provider; no worker runs, so that nothing moves by itself."""
-    return factories.cast(base_url=hermes.url, token=hermes.key, allow_networks=(LOOPBACK,))
+    return factories.cast(
+        base_url=hermes.url, token=hermes.key, allow_networks=(LOOPBACK,), approval_wait=PAGE_WAIT
+    )
 
 
 @pytest.fixture

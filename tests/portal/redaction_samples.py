@@ -35,7 +35,9 @@ def _b64(text: str) -> str:
 SAMPLES: tuple[Sample, ...] = (
     # addresses
     Sample("url password", "use https://svc:hunter2@db.example/", ("hunter2",), "https://svc:"),
-    Sample("url password", "git clone https://me:p%40ss-w0rd@git.example/r.git", ("p%40ss", "w0rd"), "git clone"),
+    Sample(
+        "url password", "git clone https://me:p%40ss-w0rd@git.example/r.git", ("p%40ss", "w0rd"), "git clone"
+    ),
     Sample("url password", "postgres://app:s3cr/et@pg:5432/main", ("s3cr", "/et@"), "postgres://app:"),
     Sample("url password", "postgresql://app:p@ss@w0rd1@pg:5432/main", ("p@ss", "w0rd1"), "pg:5432/main"),
     Sample("url password", "redis://:hunter2@cache:6379/0", ("hunter2",), "cache:6379"),
@@ -46,7 +48,12 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("url password", "app:hunter2@tcp(db:3306)/main", ("hunter2",), "tcp(db:3306)"),
     Sample("url password", "root:hunter2@localhost:3306/main", ("hunter2",), "localhost:3306"),
     Sample("url password", "ftp://anonymous:a;b|c@ftp.example/x", ("a;b|c",), "ftp.example"),
-    Sample("url user", "https://0f1e2d3c4b5a69788796a5b4c3d2e1f0@sentry.example/4", ("0f1e2d3c", "d2e1f0"), "sentry"),
+    Sample(
+        "url user",
+        "https://0f1e2d3c4b5a69788796a5b4c3d2e1f0@sentry.example/4",
+        ("0f1e2d3c", "d2e1f0"),
+        "sentry",
+    ),
     Sample("url user", "https://a1b2c3d4e5f6:x-oauth-basic@github.com/o/r", ("a1b2c3d4",), "github.com/o/r"),
     # user flags
     Sample("password", "curl -u admin:hunter2 https://x.example", ("hunter2",), "curl -u admin:"),
@@ -58,13 +65,20 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("password", "curl -u 1000:4711 https://x", ("4711",), "1000"),
     # headers
     Sample("bearer", "Authorization: Bearer abc.def-ghi_123==", ("abc", "ghi_123"), "Authorization: Bearer "),
-    Sample("bearer", "curl -H 'Authorization: Bearer opaque9token' https://x", ("opaque9token",), "https://x"),
+    Sample(
+        "bearer", "curl -H 'Authorization: Bearer opaque9token' https://x", ("opaque9token",), "https://x"
+    ),
     Sample("bearer", '{"Authorization": "Bearer opaque9token", "n": 1}', ("opaque9token",), '"n": 1'),
     Sample("bearer", r"{\"authorization\":\"bearer opaque9token\",\"n\":1}", ("opaque9token",), r"\"n\":1"),
     Sample("bearer", "sent bearer 0123456789abcdef0123 along", ("0123456789abcdef",), " along"),
     Sample("basic", f"Authorization: Basic {_b64('admin:hunter2')}", (_b64("admin:hunter2")[:6],), "Basic "),
     Sample("basic", f"got basic {_b64('admin:hunter2x')} here", (_b64("admin:hunter2x")[:6],), " here"),
-    Sample("authorization", "Authorization: Token 9944b09199c62bcf9418ad846dd0e4bb", ("9944b091", "e4bb"), "Token "),
+    Sample(
+        "authorization",
+        "Authorization: Token 9944b09199c62bcf9418ad846dd0e4bb",
+        ("9944b091", "e4bb"),
+        "Token ",
+    ),
     Sample("authorization", "authorization=hunter2hunter", ("hunter2",), "authorization="),
     Sample("authorization", "Proxy-Authorization: Custom Zm9vYmFy9xyz", ("Zm9v", "9xyz"), "Proxy-"),
     Sample(
@@ -84,20 +98,29 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("token", "curl -H 'PRIVATE-TOKEN: abcd1234efgh' https://x", ("abcd1234",), "https://x"),
     # cookies
     Sample("cookie", "Cookie: sid=abc123def; theme=dark9", ("abc123def", "dark9"), "Cookie: sid="),
-    Sample("cookie", "Set-Cookie: sid=abc123def; Path=/; HttpOnly; Secure", ("abc123def",), "Path=/; HttpOnly"),
+    Sample(
+        "cookie", "Set-Cookie: sid=abc123def; Path=/; HttpOnly; Secure", ("abc123def",), "Path=/; HttpOnly"
+    ),
     Sample("cookie", "curl -b 'sid=abc123def; x=9q9q' https://x", ("abc123def", "9q9q"), "https://x"),
     Sample("cookie", "curl --cookie sid=abc123def https://x", ("abc123def",), "https://x"),
     Sample("cookie", '{"cookie": "sid=abc123def; x=9q9q9"}', ("abc123def", "9q9q9"), '"}'),
     # assignments
     Sample("password", "password is hunter2", ("hunter2",), "password is "),
-    Sample("password", "The password for the db server is: hunter2.", ("hunter2",), "The password for the db server"),
+    Sample(
+        "password",
+        "The password for the db server is: hunter2.",
+        ("hunter2",),
+        "The password for the db server",
+    ),
     Sample("password", "change the password to hunter22, please", ("hunter22",), "please"),
     Sample("password", "log in with password hunter2 now", ("hunter2",), " now"),
-    Sample("password", "password = 'correct horse; battery'", ("correct", "horse", "battery"), "password = '"),
+    Sample(
+        "password", "password = 'correct horse; battery'", ("correct", "horse", "battery"), "password = '"
+    ),
     Sample("password", "PASSWORD=p@ss&w0rd!x ./run", ("p@ss", "w0rd", "!x"), "./run"),
     Sample("password", "export DB_PASSWORD=hunter2; rm -rf /srv", ("hunter2",), "; rm -rf /srv"),
     Sample("password", "export DB_PASS=hunter2 && make", ("hunter2",), " && make"),
-    Sample("password", "$env:PGPASSWORD = \"hunter2\"; psql", ("hunter2",), "; psql"),
+    Sample("password", '$env:PGPASSWORD = "hunter2"; psql', ("hunter2",), "; psql"),
     Sample("password", "PASSWORD=hun\"ter2\"'x9' make", ("hun", "ter2", "x9"), " make"),
     Sample("password", 'PASSWORD="hun"ter2 make', ("hun", "ter2"), " make"),
     Sample("password", "password=hun\\ ter2 make", ("hun", "ter2"), " make"),
@@ -114,8 +137,8 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("password", "<password>hunter2</password>", ("hunter2",), "</password>"),
     Sample("password", "config['password'] = 'hunter2'", ("hunter2",), "config["),
     Sample("password", ":password => 'hunter2',", ("hunter2",), ":password => '"),
-    Sample("password", "client.setPassword(\"hunter2\")", ("hunter2",), "client.setPassword("),
-    Sample("token", "request.header(\"X-Token\", \"abcd1234\").send()", ("abcd1234",), ".send()"),
+    Sample("password", 'client.setPassword("hunter2")', ("hunter2",), "client.setPassword("),
+    Sample("token", 'request.header("X-Token", "abcd1234").send()', ("abcd1234",), ".send()"),
     Sample("password", "dbPassword: hunter2", ("hunter2",), "dbPassword: "),
     Sample("password", "CREATE USER x IDENTIFIED BY 'hunter2'", ("hunter2",), "IDENTIFIED BY"),
     Sample("password", "ALTER ROLE x WITH PASSWORD 'hunter2'", ("hunter2",), "WITH PASSWORD"),
@@ -125,14 +148,26 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("password", 'password="hunter2', ("hunter2",), "password="),
     Sample("password", "${TOKEN:-x} passphrase: tr0ub4dor", ("tr0ub4dor",), "passphrase: "),
     Sample("secret", "client_secret=abcDEF123", ("abcDEF123",), "client_secret="),
-    Sample("secret", "aws_secret_access_key = " + AWS_SECRET, (AWS_SECRET[:8], AWS_SECRET[-8:]), "aws_secret"),
+    Sample(
+        "secret", "aws_secret_access_key = " + AWS_SECRET, (AWS_SECRET[:8], AWS_SECRET[-8:]), "aws_secret"
+    ),
     Sample("token", "GET /x?access_token=abcd1234&user=bob", ("abcd1234",), "&user=bob"),
     Sample("token", "https://x.example/cb?token=abcd1234#top", ("abcd1234",), "https://x.example/cb?token="),
     Sample("token", "//registry.npmjs.org/:_authToken=abcd1234-ef", ("abcd1234",), "_authToken="),
     Sample("api key", "api key is abcd1234", ("abcd1234",), "api key is "),
     Sample("api key", 'apiKey: "abcd1234"', ("abcd1234",), "apiKey: "),
-    Sample("api key", "AccountName=x;AccountKey=Zm9vYmFyYmF6cXV4==;EndpointSuffix=y", ("Zm9vYmFy",), ";EndpointSuffix"),
-    Sample("url token", "https://s3/x?X-Amz-Date=2026&X-Amz-Signature=fe5f80f77d5fa3be", ("fe5f80f7",), "X-Amz-Date=2026"),
+    Sample(
+        "api key",
+        "AccountName=x;AccountKey=Zm9vYmFyYmF6cXV4==;EndpointSuffix=y",
+        ("Zm9vYmFy",),
+        ";EndpointSuffix",
+    ),
+    Sample(
+        "url token",
+        "https://s3/x?X-Amz-Date=2026&X-Amz-Signature=fe5f80f77d5fa3be",
+        ("fe5f80f7",),
+        "X-Amz-Date=2026",
+    ),
     Sample("url token", "https://maps.example/js?key=ABCD1234efgh&v=3", ("ABCD1234",), "&v=3"),
     # flags
     Sample("password", "tool --password hunter --verbose", ("hunter",), "--verbose"),
@@ -156,12 +191,16 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("password", "plink -ssh -pw hunter root@h", ("hunter",), "root@h"),
     # tokens by shape
     Sample("aws access key", "id AKIAIOSFODNN7EXAMPLE end", ("AKIAIOS", "EXAMPLE"), " end"),
-    Sample("aws secret key", f"AKIAIOSFODNN7EXAMPLE {AWS_SECRET}", ("AKIAIOS", AWS_SECRET[:8], AWS_SECRET[-8:])),
+    Sample(
+        "aws secret key", f"AKIAIOSFODNN7EXAMPLE {AWS_SECRET}", ("AKIAIOS", AWS_SECRET[:8], AWS_SECRET[-8:])
+    ),
     Sample("github token", "use ghp_16C7e42F292c6912E7710c838347Ae178B4a ok", ("ghp_", "8B4a"), " ok"),
     Sample("github token", "github_pat_11ABCDEFG0aBcDeFgHiJkL_0123456789abcdef", ("github_pat", "abcdef")),
     Sample("gitlab token", "glpat-abcDEF123456_ghi-jk", ("glpat", "ghi-jk")),
     Sample("slack token", "xoxb-1234567890-abcdefghij", ("xoxb", "abcdefghij")),
-    Sample("webhook", "https://hooks.slack.com/services/T00/B00/XXXXyyyy9999", ("XXXXyyyy",), "hooks.slack.com"),
+    Sample(
+        "webhook", "https://hooks.slack.com/services/T00/B00/XXXXyyyy9999", ("XXXXyyyy",), "hooks.slack.com"
+    ),
     Sample("stripe key", "sk_live_4eC39HqLyjWDarjtT1zdp7dc", ("sk_live", "p7dc")),
     Sample("openai key", "sk-proj-abcDEF123_456-789ghi", ("sk-proj", "789ghi")),
     Sample("openai key", "key sk-TESTabcdefghijklmnop", ("sk-TEST", "mnop")),
@@ -178,7 +217,12 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("generic prefixed", "hk_live_0123456789abcdef", ("hk_live", "abcdef")),
     Sample("generic prefixed", "token acme_prod_a1b2c3d4e5f6g7h8 seen", ("a1b2c3", "g7h8"), " seen"),
     Sample("jwt", f"jwt {JWT} end", (JWT[:10], JWT[40:60], JWT[-8:]), " end"),
-    Sample("password hash", "root:$6$saltsalt$hashHASHhash/0123456789.abc:19000:0", ("saltsalt", "hashHASH"), ":19000:0"),
+    Sample(
+        "password hash",
+        "root:$6$saltsalt$hashHASHhash/0123456789.abc:19000:0",
+        ("saltsalt", "hashHASH"),
+        ":19000:0",
+    ),
     Sample("password hash", "bob:$apr1$abcdefgh$0123456789abcdefghij./", ("abcdefgh", "0123456789"), "bob:"),
     Sample("password hash", "{SSHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g0abcd==", ("W6ph5Mm5",)),
     # private keys
@@ -199,15 +243,28 @@ SAMPLES: tuple[Sample, ...] = (
         f"-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: GnuPG v2\n\n{KEY_BODY}\n=aB3d\n-----END PGP PRIVATE KEY BLOCK-----",
         (*_LINES, "=aB3d"),
     ),
-    Sample("private key", f"body b3BlbnNzaC1rZXktdjEAAAAABG5vbmU\n{KEY_BODY}\n", ("b3BlbnNz", *_LINES[:-1]), "body"),
+    Sample(
+        "private key",
+        f"body b3BlbnNzaC1rZXktdjEAAAAABG5vbmU\n{KEY_BODY}\n",
+        ("b3BlbnNz", *_LINES[:-1]),
+        "body",
+    ),
     Sample("private key", "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSj x", ("MIIEvQ", "ggSj"), " x"),
     # base64 of a text with a secret
-    Sample("encoded", f"data {_b64('hk_live_0123456789abcdef')} end", (_b64("hk_live_0123456789abcdef")[4:12],), " end"),
-    Sample("encoded", f"echo {_b64('export PASSWORD=hunter2')} x", (_b64("export PASSWORD=hunter2")[8:20],), " x"),
+    Sample(
+        "encoded",
+        f"data {_b64('hk_live_0123456789abcdef')} end",
+        (_b64("hk_live_0123456789abcdef")[4:12],),
+        " end",
+    ),
+    Sample(
+        "encoded", f"echo {_b64('export PASSWORD=hunter2')} x", (_b64("export PASSWORD=hunter2")[8:20],), " x"
+    ),
     # split and disguised
     Sample("zero width", "sk-\u200babc123\u200cdef456\u2060ghi", ("abc123", "def456", "ghi")),
     Sample("zero width", "pass\u200bword=hun\u200bter2 x", ("hun", "ter2"), " x"),
     Sample("zero width glue", "word\u200bghp_16C7e42F292c6912E771", ("16C7e42F", "E771"), "word"),
+    Sample("zero width glue", "word\u200bmysql -u root -phunter2 main", ("hunter2",), " main"),
     Sample("soft hyphen", "AKIA\u00adIOSFODNN7EXAMPLE", ("AKIA", "EXAMPLE")),
     Sample("nul", "ghp_16C7e42F\x00292c6912E7710c", ("16C7e42F", "E7710c")),
     Sample("escape sequence", "ghp_16C7e4\x1b[31m2F292c6912E7710c", ("16C7e4", "E7710c")),
@@ -243,12 +300,12 @@ PLAIN: tuple[str, ...] = (
     "/Users/Alice/Projects/Repository1/src/Main",
     "rm -rf /srv/reports/2025 && systemctl restart report-worker",
     "find . -name '*.pyc' -print0 | xargs -0 rm -f",
-    "for f in *.log; do gzip \"$f\"; done",
+    'for f in *.log; do gzip "$f"; done',
     "tar -xzf a.tar.gz -C /opt --strip-components=1",
     "export TOKEN=$(cat /run/secrets/token)",
     'curl -H "Authorization: Bearer $TOKEN" https://x.example',
     'curl -H "Authorization: Bearer ${API_TOKEN}" https://x.example',
-    "curl -u \"$USER:$PASS\" https://x.example",
+    'curl -u "$USER:$PASS" https://x.example',
     "https://user:${DB_PASSWORD}@db.example/",
     "password = os.environ['DB_PASSWORD']",
     'password = getpass.getpass("Password: ")',
@@ -272,7 +329,7 @@ PLAIN: tuple[str, ...] = (
     "PWD=/home/bob OLDPWD=/srv",
     "bearer authentication is used; basic configuration follows",
     "the keyboard; primary_key=id; cache_key=abc; idempotency_key: 42",
-    "pattern_key: rm_recursive, pattern_keys: [\"rm\", \"delete\"]",
+    'pattern_key: rm_recursive, pattern_keys: ["rm", "delete"]',
     "session_id: sess-42, session_key: my-project",
     "sk-learn sk-estimator-checks-common",
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl bob@host",

@@ -53,7 +53,15 @@ def test_secrets_are_masked_in_the_middle_of_other_text_too():
 
 @pytest.mark.parametrize(
     "text",
-    ["[redacted:password]", "[Redacted:password]", "[U+202E]", "[U+200B ×3]", "[12 blank lines]", "[300 spaces]", "[9 tabs]"],
+    [
+        "[redacted:password]",
+        "[Redacted:password]",
+        "[U+202E]",
+        "[U+200B ×3]",
+        "[12 blank lines]",
+        "[300 spaces]",
+        "[9 tabs]",
+    ],
 )
 def test_a_mark_that_the_provider_wrote_is_never_drawn_as_one_of_ours(text: str):
     shown = redact(f"echo {text} done")
@@ -171,7 +179,10 @@ def test_a_masked_value_that_could_run_says_so_or_is_shown(text: str):
     [
         ("Cookie: a=b1c2; rm -rf /", "rm -rf /"),
         ("-----BEGIN PRIVATE KEY-----; rm -rf /", "; rm -rf /"),
-        ("-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEF\n; rm -rf /\n-----END PRIVATE KEY-----", "; rm -rf /"),
+        (
+            "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEF\n; rm -rf /\n-----END PRIVATE KEY-----",
+            "; rm -rf /",
+        ),
         ("Authorization: Bearer abc123; rm -rf /", "; rm -rf /"),
         ("token=$(rm -rf /) x", "$(rm -rf /)"),
         ("https://u:p1ss@h/; rm -rf /", "; rm -rf /"),
@@ -300,7 +311,10 @@ def test_members_whose_masked_names_are_alike_are_all_kept():
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["curl", "-u", "admin:hunter2", "https://x"], ["curl", "-u", "admin:[redacted:password]", "https://x"]),
+        (
+            ["curl", "-u", "admin:hunter2", "https://x"],
+            ["curl", "-u", "admin:[redacted:password]", "https://x"],
+        ),
         (["tool", "--password", "hunter"], ["tool", "--password", "[redacted:password]"]),
         (["mysql", "-phunter", "main"], ["mysql", "-p[redacted:password]", "main"]),
         (["X-Api-Key", "abc"], ["X-Api-Key", "[redacted:api key]"]),
@@ -337,7 +351,9 @@ def test_text_over_the_limit_is_replaced_whole():
     assert redact("a " * (MAX_INPUT // 2)) == "a " * (MAX_INPUT // 2)
 
 
-@pytest.mark.parametrize("text", ["\x00\x01" * (MAX_INPUT // 2), "\u200b\u200c" * 100_000, "[1 tabs]" * 131_000])
+@pytest.mark.parametrize(
+    "text", ["\x00\x01" * (MAX_INPUT // 2), "\u200b\u200c" * 100_000, "[1 tabs]" * 131_000]
+)
 def test_what_would_grow_over_the_limit_is_replaced_whole_and_stays_so(text: str):
     assert redact(text) == "[redacted:too large to show safely]"
     assert redact(redact(text)) == redact(text)
@@ -357,10 +373,72 @@ def test_the_version_is_a_text():
 FRAGMENTS = st.sampled_from(
     [sample.text for sample in SAMPLES if len(sample.text) < 200]
     + list(PLAIN[:30])
-    + ["password", "token", "is", "=", ":", " ", "\n", '"', "'", "\\", "\\n", ";", "|", "&", "$(", ")", "@", "://", "/", ","]
-    + ["-u ", "mysql ", " -p", "Cookie: ", "Bearer ", "eyJ", "sk-", "[", "]", "redacted:", "U+", "\u200b", "\u202e", "<", ">"]
-    + ["Authorization: ", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "A" * 40, "key", "secret", "{", "}", "%3A"]
-    + [" " * 45, "\n" * 7, OWN, OWN[:9], "x", "1", "hunter2", ".", "echo ", " | sudo -S", "\ue000", "\x1b[0m", "，", "＝"]
+    + [
+        "password",
+        "token",
+        "is",
+        "=",
+        ":",
+        " ",
+        "\n",
+        '"',
+        "'",
+        "\\",
+        "\\n",
+        ";",
+        "|",
+        "&",
+        "$(",
+        ")",
+        "@",
+        "://",
+        "/",
+        ",",
+    ]
+    + [
+        "-u ",
+        "mysql ",
+        " -p",
+        "Cookie: ",
+        "Bearer ",
+        "eyJ",
+        "sk-",
+        "[",
+        "]",
+        "redacted:",
+        "U+",
+        "\u200b",
+        "\u202e",
+        "<",
+        ">",
+    ]
+    + [
+        "Authorization: ",
+        "-----BEGIN PRIVATE KEY-----",
+        "-----END PRIVATE KEY-----",
+        "A" * 40,
+        "key",
+        "secret",
+        "{",
+        "}",
+        "%3A",
+    ]
+    + [
+        " " * 45,
+        "\n" * 7,
+        OWN,
+        OWN[:9],
+        "x",
+        "1",
+        "hunter2",
+        ".",
+        "echo ",
+        " | sudo -S",
+        "\ue000",
+        "\x1b[0m",
+        "，",
+        "＝",
+    ]
 )
 TEXTS = st.one_of(
     st.lists(FRAGMENTS, max_size=14).map("".join),

@@ -123,13 +123,24 @@ def test_ordinary_text_comes_out_word_by_word():
     out = redactor.feed("The agent has ")
     assert out == "The agent "
     assert isinstance(out, Redacted)
-    out = Redacted("".join(redactor.feed(f"{word} ") for word in "finished its work and ran it all once more".split()))
+    out = Redacted(
+        "".join(redactor.feed(f"{word} ") for word in "finished its work and ran it all once more".split())
+    )
     assert out == "has finished its work and ran it all once "
     assert redactor.held == len("more ")
 
 
 def test_no_more_is_held_than_the_limit_whatever_comes():
-    hostile = ['password="', "x" * 50, " ", "-----BEGIN RSA PRIVATE KEY-----\n", "A" * 64 + "\n", "token ", "\n", '"']
+    hostile = [
+        'password="',
+        "x" * 50,
+        " ",
+        "-----BEGIN RSA PRIVATE KEY-----\n",
+        "A" * 64 + "\n",
+        "token ",
+        "\n",
+        '"',
+    ]
     hostile += ["curl -u a:", ";", "\u200b" * 30, "68 6b ", '{"a":[1,2]},', "Cookie: a=b; ", "\t"]
     draw = random.Random(36)
     redactor = StreamRedactor([OWN])
@@ -246,8 +257,38 @@ def test_too_many_candidates_in_one_piece_mask_to_the_end_of_the_line():
 PIECES = st.sampled_from(
     [sample.text for sample in SHORT]
     + list(PLAIN[:20])
-    + ["password", " is ", "=", ": ", " ", "\n", '"', "'", "\\", ";", "@", "://", "-u ", "mysql ", " -p", "Cookie: "]
-    + ["Bearer ", "A" * 40, PEM[:300], PEM[300:], "\u200b", "[12 ", "spaces]", OWN, OWN[:13], "api ", "key", "echo "]
+    + [
+        "password",
+        " is ",
+        "=",
+        ": ",
+        " ",
+        "\n",
+        '"',
+        "'",
+        "\\",
+        ";",
+        "@",
+        "://",
+        "-u ",
+        "mysql ",
+        " -p",
+        "Cookie: ",
+    ]
+    + [
+        "Bearer ",
+        "A" * 40,
+        PEM[:300],
+        PEM[300:],
+        "\u200b",
+        "[12 ",
+        "spaces]",
+        OWN,
+        OWN[:13],
+        "api ",
+        "key",
+        "echo ",
+    ]
 )
 
 
