@@ -1,4 +1,4 @@
-"""Runs every suite, one after the other: `make test`, python tests/run.py [SUITE ...] [-- PYTEST ARGUMENTS].
+"""Runs every suite: `make test`, python tests/run.py [SUITE ...] [-- PYTEST ARGUMENTS].
 
 Each suite is pytest with other servers behind it, given by environment variables as in any deployment. The
 exit code is not 0 if any test failed, or a suite was empty, or a test was skipped without an excuse in
@@ -14,10 +14,11 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
@@ -59,6 +60,8 @@ SUITES = (
     Suite("browser", "browser and not postgresql and not redis", embedded),
     Suite("walk", "walk", scaled),
 )
+# Suites that share nothing run beside each other; a browser wants both cores.
+TOGETHER = (("sqlite", "postgresql"), ("browser",), ("walk",))
 
 
 @dataclass(frozen=True)
@@ -102,23 +105,44 @@ def environment_for(servers: dict[str, str], data: Path) -> dict[str, str]:
     return kept | servers | {"PORTAL_DATA_DIR": str(data)}
 
 
-def run(suite: Suite, arguments: list[str]) -> Outcome:
+def run(suite: Suite, arguments: list[str], output: IO[bytes] | None = None) -> Outcome:
+    """One suite with its servers; what it prints goes to `output`, if that is given."""
     began = time.monotonic()
-    print(f"\n=== {suite.name}: -m '{suite.select}'", flush=True)
     with suite.servers() as servers, tempfile.TemporaryDirectory(prefix="portal-test-") as folder:
         report = Path(folder) / "report.xml"
         environment = environment_for(servers, Path(folder) / "data")
+        environment["COVERAGE_FILE"] = str(PROJECT / f".coverage.{suite.name}")
         if "browser" in suite.select or "walk" in suite.select:
             environment.setdefault("PORTAL_TEST_CHROMIUM", chromium_path())
         command = [sys.executable, "-X", "dev", "-m", "pytest", "-m", suite.select, f"--junitxml={report}"]
-        command += ["--cov", "--cov-append", "--cov-report=", *arguments]
-        code = subprocess.run(command, cwd=PROJECT, env=environment, check=False).returncode
-        return Outcome(suite.name, time.monotonic() - began, code, skips_in(report))
+        command += ["-p", "no:cacheprovider", "--cov", "--cov-report=", *arguments]
+        done = subprocess.run(
+            command, cwd=PROJECT, env=environment, check=False, stdout=output, stderr=output
+        )
+        return Outcome(suite.name, time.monotonic() - began, done.returncode, skips_in(report))
 
 
-def report_on(outcomes: list[Outcome]) -> int:
+def run_together(suites: Sequence[Suite], arguments: list[str]) -> list[Outcome]:
+    """Suites side by side, one core each; with more than one, each prints when it has ended."""
+    for suite in suites:
+        print(f"=== {suite.name}: -m '{suite.select}'", flush=True)
+    if len(suites) == 1:
+        return [run(suites[0], arguments)]
+    with contextlib.ExitStack() as files, ThreadPoolExecutor(len(suites)) as threads:
+        outputs = [files.enter_context(tempfile.TemporaryFile()) for _ in suites]
+        running = {
+            threads.submit(run, suite, arguments, output): output
+            for suite, output in zip(suites, outputs, strict=True)
+        }
+        for future in as_completed(running):
+            output = running[future]
+            output.seek(0)
+            print(f"\n=== {future.result().name}\n{output.read().decode(errors='replace')}", flush=True)
+        return [future.result() for future in running]
+
+
+def report_on(outcomes: list[Outcome], total: float) -> int:
     """Print what each suite took and came to; returns the exit code."""
-    total = sum(outcome.seconds for outcome in outcomes)
     print()
     for outcome in outcomes:
         print(line(outcome.name, outcome.seconds), outcome.sentence)
@@ -140,11 +164,18 @@ def main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    (PROJECT / ".coverage").unlink(missing_ok=True)
-    outcomes = [run(suite, rest) for suite in SUITES if not names or suite.name in names]
+    for old in PROJECT.glob(".coverage*"):
+        old.unlink()
+    began = time.monotonic()
+    outcomes = []
+    for group in TOGETHER:
+        chosen = [suite for suite in SUITES if suite.name in group and (not names or suite.name in names)]
+        if chosen:
+            outcomes += run_together(chosen, rest)
     if not rest:  # a selection says nothing about what is covered
-        subprocess.run([sys.executable, "-m", "coverage", "report"], cwd=PROJECT, check=False)
-    return report_on(outcomes)
+        for words in (["combine", "--quiet"], ["report"]):
+            subprocess.run([sys.executable, "-m", "coverage", *words], cwd=PROJECT, check=False)
+    return report_on(outcomes, time.monotonic() - began)
 
 
 if __name__ == "__main__":

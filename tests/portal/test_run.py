@@ -46,7 +46,7 @@ def test_a_run_without_a_report_has_no_skips(tmp_path):
 def test_only_a_clean_suite_passes(code, skipped, sentence, capsys):
     outcome = Outcome("sqlite", 60.0, code, skipped)
     assert outcome.sentence == sentence
-    assert report_on([outcome]) == int(sentence != "passed")
+    assert report_on([outcome], 60.0) == int(sentence != "passed")
     assert line("sqlite", 60.0) in capsys.readouterr().out
 
 
