@@ -16,7 +16,8 @@ def tenants(user: User | AnonymousUser, *roles: Role) -> QuerySet[Tenant]:
     """The tenants in which an active user has one of the roles, or any role when none is named."""
     if not isinstance(user, User) or not user.is_active:
         return Tenant.objects.none()
-    held = Membership.objects.filter(user=user)
+    # active as the row is now, not as it was when `user` was loaded
+    held = Membership.objects.filter(user=user, user__is_active=True)
     if roles:
         held = held.filter(role__in=roles)
     return Tenant.objects.filter(pk__in=held.values("tenant"))

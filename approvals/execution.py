@@ -37,6 +37,7 @@ from approvals.operations import NotYet, Outcome, Stale
 from approvals.services.actions import checked_reason, weigh
 from approvals.services.approvals import close_approval
 from approvals.services.decisions import refuse_changed_endpoint, refuse_stricter, votes
+from approvals.sweeps import each
 from hermes_portal import clock, redaction, sealing
 from hermes_portal.hermes.capabilities import CONTRACTS
 from hermes_portal.hermes.client import Call, Client, WireRequest
@@ -225,6 +226,8 @@ def _recheck(action: Action, now: datetime) -> None:
             input=exact_input(action),
             state=known.facts(action.subject, choice),
         )
+        if action.linked_to_id:  # a denial on its way: one reviewer is enough, whatever the rules say
+            verdict |= {"approvers": 1}
         refuse_stricter(action.verdict, verdict, revision)
     if action.needs_approval and votes(action.approval) < max(needed, 1):
         raise Stale("approver_role", "Somebody who approved this is no longer a reviewer.")
@@ -444,7 +447,7 @@ def settle_overdue() -> int:
         _each(Execution.objects.filter(status=Status.CLAIMED, lease_until__lt=now), _end_dead_claim)
         + _each(Execution.objects.filter(status=Status.SENT, reply_until__lt=now), _give_up_waiting)
         + _each(Execution.objects.filter(status=Status.UNKNOWN, claimed_at__gt=now - READ_FOR), _read_outcome)
-        + sum(_lapse(action) for action in never_tried(now).select_related("tenant")[:SWEEP_SIZE])
+        + each(never_tried(now).select_related("tenant").order_by("created_at")[:SWEEP_SIZE], _lapse)
     )
 
 
@@ -471,7 +474,7 @@ def _lapse(action: Action) -> bool:
 
 
 def _each(rows: QuerySet[Execution], step: Callable[[Execution], bool]) -> int:
-    return sum(step(row) for row in rows.select_related("action__tenant").order_by("claimed_at")[:SWEEP_SIZE])
+    return each(rows.select_related("action__tenant").order_by("claimed_at")[:SWEEP_SIZE], step)
 
 
 def _end_dead_claim(execution: Execution) -> bool:
@@ -501,13 +504,18 @@ def _read_outcome(execution: Execution) -> bool:
 
 def close_unknown(*, action: Action, user: User, reason: str) -> None:
     """A person ends an unknown outcome with a reason. It proves nothing and sends nothing."""
-    if not access.has_role(user, action.tenant, Role.REVIEWER, Role.ADMIN):
-        raise Denied("Closing an unknown outcome needs the role reviewer or admin.")
-    reason = checked_reason(reason)
+    _require_closer(user, action)
+    reason = checked_reason(reason, action.endpoint)
     with evidence.chain(action.tenant) as chain:
+        _require_closer(user, action)
         execution = Execution.objects.select_for_update().get(pk=action.pk)
         execution.move(Status.CLOSED, settled_at=chain.now, settled_by="person")
         chain.append(Kind.EXECUTION_CLOSED, actor=Actor.user(user), action=action.pk, data={"reason": reason})
+
+
+def _require_closer(user: User, action: Action) -> None:
+    if not access.has_role(user, action.tenant, Role.REVIEWER, Role.ADMIN):
+        raise Denied("Closing an unknown outcome needs the role reviewer or admin.")
 
 
 # --- exact bytes ---------------------------------------------------------------------------------------------------

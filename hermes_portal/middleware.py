@@ -6,7 +6,7 @@ from urllib.parse import urlencode, urlsplit
 
 from django.conf import settings
 from django.db import OperationalError, connection
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.utils.cache import patch_vary_headers
@@ -55,7 +55,8 @@ class SignedIn:
     """Every page but sign-in, health and static files needs a session.
 
     A fragment is never answered with a login form: htmx gets 401 and is told to load the sign-in page whole (case 44).
-    The way back after sign-in is a page that was read, never the target of a POST.
+    The way back after sign-in is a page that was read, never the target of a POST. An address that holds a NUL, which
+    PostgreSQL cannot even look for, is one that does not exist.
     """
 
     def __init__(self, get_response: GetResponse) -> None:
@@ -63,6 +64,8 @@ class SignedIn:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if request.path_info.startswith(OPEN_PATHS) or request.user.is_authenticated:
+            if "\0" in request.path_info or "%00" in request.META.get("QUERY_STRING", ""):
+                raise Http404("Not found.")
             return self.get_response(request)
         back = _way_back(request)
         target = settings.LOGIN_URL + (f"?{urlencode({'next': back})}" if back else "")

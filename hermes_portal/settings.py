@@ -137,6 +137,7 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "hermes_portal.middleware.SignedIn",
+    "approvals.views.frame.SameViewer",
     "hermes_portal.middleware.DatabaseBusy",
 ]
 ROOT_URLCONF = "hermes_portal.urls"

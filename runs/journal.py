@@ -314,7 +314,7 @@ def _apply(chain: Chain, run: Run, event: RunEvent, item: Control, owned: Owned)
             run,
             event,
             choice=_shown(members.get("choice"), run, 16),
-            resolved=min(resolved, 1000)
+            resolved=max(0, min(resolved, 1000))
             if isinstance(resolved, int) and not isinstance(resolved, bool)
             else 1,
             request_id=members.get("request_id") if isinstance(members.get("request_id"), str) else None,
@@ -505,7 +505,9 @@ def _results(run: Run, members: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(value: object, run: Run, limit: int = 0) -> str:
     """Provider text as it may be stored; what is no text becomes some."""
-    text = value if isinstance(value, str) else "" if value is None else repr(value)[:TEXT_LIMIT]
+    text = value if isinstance(value, str) else "" if value is None else repr(value)
+    if not isinstance(value, str):
+        limit = limit or TEXT_LIMIT
     shown = redaction.redact(text, own=[run.endpoint.open_token()])
     return redaction.excerpt(shown, limit) if limit else shown
 

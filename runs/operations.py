@@ -231,7 +231,7 @@ class RunStop(_RunOperation):
         if isinstance(error, NotFound):
             return Outcome(
                 Status.NOT_APPLIED,
-                "nothing_to_stop",
+                NOTHING_TO_STOP,
                 "Hermes has nothing to stop: the run is over, or Hermes lost it.",
             )
         return None
@@ -240,8 +240,13 @@ class RunStop(_RunOperation):
         run = Run.objects.select_for_update().get(pk=_run_of(action).pk)
         run.next_poll_at = chain.now
         run.version += 1
-        if execution.sent_at is not None and outcome.status == Status.NOT_APPLIED and outcome.code in UNSENT:
-            run.stop_asked_at = None  # proven that no stop left the portal
+        if (
+            execution.sent_at is not None
+            and outcome.status == Status.NOT_APPLIED
+            and outcome.code != NOTHING_TO_STOP
+            and run.status != Run.Status.STOPPING
+        ):
+            run.stop_asked_at = None  # proven that Hermes took no stop: another may be asked for
         run.save(update_fields=["next_poll_at", "version", "stop_asked_at"])
 
     def reconcile(self, action: Action, execution: Execution) -> Outcome | None:
@@ -388,19 +393,7 @@ class RunApproval(_RunOperation):
         )
 
 
-# Codes of outcomes that prove that no byte left the portal.
-UNSENT = frozenset(
-    {
-        "authentication_missing",
-        "tenant_mismatch",
-        "deadline_expired",
-        "cancelled",
-        "address_refused",
-        "connect_failed",
-        "invalid_input",
-        "token_unreadable",
-    }
-)
+NOTHING_TO_STOP = "nothing_to_stop"
 LAPSED = {
     "approval_not_pending": Prompt.Status.LAPSED,
     "approval_not_active": Prompt.Status.VOID,

@@ -18,6 +18,7 @@ from approvals import evidence, services
 from approvals.evidence import CLOCK, WORKER, Actor, Chain
 from approvals.models import Approval, Kind
 from approvals.operations import NotYet, Stale
+from approvals.sweeps import each
 from hermes_portal import canonical, clock, redaction, sealing
 from hermes_portal.hermes.events import ApprovalRequest
 from hermes_portal.ids import uuid7
@@ -30,6 +31,7 @@ TABLE = "prompt"
 TITLE = 200
 EVIDENCE_CHARACTERS = 8_000  # of a redacted command; the payload of an entry holds 64 KiB
 PATTERNS = 20
+UNSEEN = "The portal cannot show this command, so it can only be denied."
 SWEEP_SIZE = 200
 TOOL_END_SLACK = timedelta(seconds=0.5)  # a tool may end this much before its wait by our reckoning
 CLOCK_SLACK = timedelta(seconds=2)
@@ -79,9 +81,12 @@ def wait_start(
         return since if early else received
     measured = [value for value in (lag, elsewhere) if value is not None]
     measured.append((received - provider_at).total_seconds())
-    start = provider_at + timedelta(seconds=min(measured))
     if early and elsewhere is None:
         return max(min(received, provider_at), since)
+    try:
+        start = provider_at + timedelta(seconds=min(measured))
+    except OverflowError:  # a timestamp of a far century was among them, and the sum lies before the year 1
+        return since if early else received
     if started_at and start < since - CLOCK_SLACK:
         # the provider's clock was set back meanwhile: the measurement is worthless
         return since if early else received
@@ -125,9 +130,11 @@ def open_prompt(chain: Chain, run: Run, event: RunEvent, received: Received) -> 
     else:
         prompt.request_id = request.request_id or ""
         prompt.description = shown(request.description)
+        if event.text in redaction.WITHHELD:
+            prompt.description = f"{UNSEEN} {prompt.description}".strip()
         prompt.pattern_key = shown(request.pattern_key, 300)
         prompt.pattern_keys = [shown(key, 300) for key in request.pattern_keys[:PATTERNS]]
-        prompt.choices = list(request.choices)
+        prompt.choices = [choice for choice in request.choices if _may_be_offered(choice, event)]
         prompt.allow_permanent = request.allow_permanent
         prompt.smart_denied = request.smart_denied
     prompt.save(force_insert=True)
@@ -143,6 +150,11 @@ def open_prompt(chain: Chain, run: Run, event: RunEvent, received: Received) -> 
     elif prompt.choices:
         _open_approval(chain, prompt)
     return prompt
+
+
+def _may_be_offered(choice: str, event: RunEvent) -> bool:
+    """Nobody allows a command that the card cannot show (rule 3); to deny it, it need not be seen."""
+    return choice == "deny" or event.text not in redaction.WITHHELD
 
 
 def _append_opened(chain: Chain, prompt: Prompt, run: Run) -> None:
@@ -506,7 +518,7 @@ def observed(prompt: Prompt, choice: str) -> Literal["applied", "not_applied"] |
 def lapse_overdue() -> int:
     """The sweep: prompts whose wait is over by our clock look so. Correctness never waits for it (rule 2)."""
     overdue = Prompt.objects.filter(status=Status.OPEN, wait_until__lte=clock.now()).select_related("tenant")
-    return sum(_lapse(prompt) for prompt in overdue.order_by("wait_until")[:SWEEP_SIZE])
+    return each(overdue.order_by("wait_until")[:SWEEP_SIZE], _lapse)
 
 
 def _lapse(prompt: Prompt) -> bool:

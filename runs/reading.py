@@ -190,7 +190,7 @@ class Reading:
 
     def _take(self, frame: Frame, at: float) -> Iterator[Row | Control]:
         event = parse_event(frame, run_id=self._run_id)
-        control = isinstance(event, Event) and event.kind in CONTROL
+        control = _may_be_request(event) if isinstance(event, Unparsed) else event.kind in CONTROL
         if self._over() and not control:
             if not self.truncated:
                 self.truncated = True
@@ -198,7 +198,8 @@ class Reading:
             self._fold_in(RunEvent.DROPPED, event, frame, at)
         elif isinstance(event, Unparsed):
             yield from self.cut()
-            yield self._unparsed(event.reason, event.text, event.raw_sha256, at)
+            row = self._unparsed(event.reason, event.text, event.raw_sha256, at)
+            yield self._unreadable_request(event, frame, row) if control else row
         elif event.kind == DELTA and isinstance(event.members.get("delta"), str):
             yield from self._text(event, frame, at)
         else:
@@ -278,6 +279,12 @@ class Reading:
                     self.features.add("request_id")
         return control
 
+    def _unreadable_request(self, event: Unparsed, frame: Frame, row: Row) -> Control:
+        """A request nobody can read still waits at Hermes, before those that come after it (rule 6)."""
+        self.waiting, self.last_request = True, row.ordinal
+        request = Event(REQUEST, None, None, {}, event.raw_sha256, 0)
+        return Control(row, request, frame.data, self._frames, malformed=event.reason)
+
     def _row(self, event: Event, at: float) -> Row:
         members = dict(event.members)
         name = TEXT_MEMBER.get(event.kind, "")
@@ -335,6 +342,11 @@ class Reading:
         digest = hashlib.sha256(tail.raw).hexdigest()
         text = tail.raw.decode("utf-8", "replace")
         return self._unparsed(tail.reason, text, digest, at)
+
+
+def _may_be_request(event: Unparsed) -> bool:
+    """Python's json writes Infinity, which strict JSON refuses: a request can be unreadable for one such member."""
+    return REQUEST in event.text
 
 
 def _instant(timestamp: float | None) -> datetime | None:

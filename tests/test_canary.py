@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from celery import current_app
 from django.conf import settings
 from django.db import connection
 from django.test import Client
@@ -29,7 +28,6 @@ from django.urls import reverse
 from approvals import execution, export, services
 from approvals.evidence import OPERATOR
 from approvals.models import Action, Approval, Execution, Role
-from hermes_portal import clock
 from hermes_portal.logs import Redacting
 from runs.models import Prompt, Run
 from tests import factories, fake_hermes
@@ -206,14 +204,12 @@ def crawl(client: Client, start: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     waiting, seen = list(start), set()
     while waiting:
         path = waiting.pop()
-        if path in seen or len(seen) > 400 or path.startswith(("/accounts/", "/static/")):
+        if path in seen or "?" in path or path.startswith(("/accounts/", "/static/")):
             continue
         seen.add(path)
         answer = client.get(path)
         body = b"".join(answer.streaming_content) if answer.streaming else answer.content  # type: ignore[attr-defined]
         yield path, body
-        if "?" in path:  # a page of a list, or what an open page asks for: its links were seen already
-            continue
         links = re.findall(r'(?:href|hx-get|action)="([^"#]*)"', body.decode(errors="replace"))
         waiting += [
             urllib.parse.urljoin(path, link.replace("&amp;", "&")) for link in links if "//" not in link
@@ -250,14 +246,15 @@ def start(desk: Cast, canaries: Canaries, place: str) -> Action:
     body = {
         "model": "m",
         "input": [{"role": "user", "content": canaries.all_in(f"{place}: input")}],
-        "instructions": canaries.all_in(f"{place}: instructions"),
+        # a short text is shown as the fact of a rule, a long one only by its length
+        "instructions": canaries.texts(f"{place}: instructions")[len(place)],
         "conversation_history": [{"role": "user", "content": canaries.all_in(f"{place}: history")}],
     }
     return services.request(
         user=desk.requester,
         endpoint=desk.endpoint,
         operation="run_start",
-        raw={"body": body, "session_key": canaries.fresh(f"{place}: session key")},
+        raw={"body": body, "session_key": "support:canary"},
         reason=" ".join(canaries.texts(f"{place}: reason")[:5] + canaries.own(f"{place}: reason")[:2]),
         key=f"canary-{place.replace(' ', '-')}",
     ).action
@@ -421,7 +418,8 @@ def test_nothing_of_any_secret_is_readable_in_what_is_kept_or_shown(
     assert told["the log"] > 0
     assert sum(name.startswith("/runs/") for name in told) > 20, "pages were reached"
     assert len(canaries.planted) > 300
-    assert current_app.conf.broker_url
+    messages = b"".join(data for name, data in places if name.startswith(("queue/", "redis ")))
+    assert b"approvals.tasks.execute" in messages, "there were task payloads to look into"
     leaks = {name: found for name, data in places if (found := canaries.found_in(data))}
     assert leaks == {}, "\n".join(f"{name}: {found}" for name, found in leaks.items())
 
@@ -437,4 +435,3 @@ def test_what_is_sealed_holds_the_secrets_so_the_search_above_could_have_found_t
         exact = json.dumps(execution.exact_input(action), ensure_ascii=False).encode()
     assert len(canaries.found_in(exact)) > 10
     assert canaries.found_in(bytes(action.input)) == []
-    assert clock.now() > action.created_at

@@ -4,7 +4,7 @@ from django.core.validators import MinValueValidator
 from django.db import models
 
 from approvals.models.tenants import Tenant
-from hermes_portal import sealing
+from hermes_portal import logs, sealing
 from hermes_portal.hermes.client import Target
 from hermes_portal.ids import uuid7
 
@@ -46,10 +46,12 @@ class Endpoint(models.Model):
         ).blob
 
     def open_token(self) -> str:
-        """The token in clear. Raises sealing.CannotOpen."""
-        return sealing.unseal(
+        """The token in clear; the log of this process masks it from now on. Raises sealing.CannotOpen."""
+        token = sealing.unseal(
             self.token, table=TOKENS, tenant=self.tenant_id, revision=self.credential_revision
         ).decode()
+        logs.remember(token)
+        return token
 
     def target(self) -> Target:
         """What the provider client needs to reach this server."""

@@ -281,8 +281,8 @@ def _text(raw: Any, path: str, *, most: int, printable: bool = True) -> str:
         raise PolicyError(path, "Give a text that is not empty.")
     if len(raw) > most:
         raise PolicyError(path, f"This text is longer than {most} characters.")
-    if any("\ud800" <= character <= "\udfff" for character in raw):
-        raise PolicyError(path, "This text holds half of a character pair.")
+    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in raw):
+        raise PolicyError(path, "This text holds a NUL or half of a character pair.")
     if printable and not raw.isprintable():
         raise PolicyError(path, "This text holds a control character or an invisible one.")
     return raw

@@ -16,17 +16,28 @@ from hermes_portal.hermes import capabilities
 from hermes_portal.ids import uuid7
 
 REASON_LIMIT = 2000
+REASON_STORED = 4000  # characters of the column; marks of hidden characters are longer than what they mark
 NO_RULES = policy.Ruleset()
 
 
-def checked_reason(reason: str) -> str:
-    """A reason fit to store: trimmed, redacted, 1 to 2,000 characters. Raises Invalid."""
+def checked_reason(reason: str, endpoint: Endpoint) -> str:
+    """A reason fit to store: trimmed, redacted, 1 to 2,000 characters of which few are hidden. Raises Invalid.
+
+    People paste what they have at hand, so the endpoint's own token is masked here as well.
+    """
     reason = reason.strip()
     if not reason:
         raise Invalid("reason", "Say why: the reason is part of the record.")
     if len(reason) > REASON_LIMIT:
         raise Invalid("reason", f"Shorten the reason to {REASON_LIMIT} characters.")
-    return redaction.redact(reason)
+    try:
+        own = [endpoint.open_token()]
+    except sealing.CannotOpen:  # a lost key must not keep people from closing what is open
+        own = []
+    shown = redaction.redact(reason, own=own)
+    if len(shown) > REASON_STORED:
+        raise Invalid("reason", "The reason holds too many invisible characters. Write it as plain text.")
+    return shown
 
 
 def weigh(

@@ -18,6 +18,7 @@ from approvals.models import (
     User,
 )
 from approvals.services.actions import checked_reason, policy_evidence
+from approvals.sweeps import each
 from hermes_portal import canonical, clock, redaction
 from hermes_portal.ids import uuid7
 from hermes_portal.transitions import Conflict
@@ -169,12 +170,12 @@ def abandon(chain: Chain, approval: Approval) -> None:
 
 def withdraw(*, approval: Approval, user: User) -> None:
     """The requester takes a pending request back. Nothing is sent."""
-    if approval.requester_id != user.pk or not access.has_role(user, approval.tenant, Role.REQUESTER):
-        raise Denied("Only the person who asked can withdraw this.")
+    _require_requester(approval, user)
     if approval.offered:
         raise Denied("Hermes asked this, not you. To end the run, ask for a stop.")
     with evidence.chain(approval.tenant) as chain:
         approval = locked(approval)
+        _require_requester(approval, user)
         if approval.status == Status.APPROVED:
             raise Conflict("This was approved meanwhile. A reviewer can revoke it until it is sent.")
         if not close_approval(
@@ -185,12 +186,18 @@ def withdraw(*, approval: Approval, user: User) -> None:
             )
 
 
+def _require_requester(approval: Approval, user: User) -> None:
+    if approval.requester_id != user.pk or not access.has_role(user, approval.tenant, Role.REQUESTER):
+        raise Denied("Only the person who asked can withdraw this.")
+
+
 def revoke(*, approval: Approval, user: User, reason: str) -> None:
     """A reviewer takes an approval back, until the intent is committed. Nothing is sent."""
     access.require(user, approval.tenant, Role.REVIEWER)
-    reason = checked_reason(reason)
+    reason = checked_reason(reason, approval.endpoint)
     with evidence.chain(approval.tenant) as chain:
         approval = locked(approval)
+        access.require(user, approval.tenant, Role.REVIEWER)
         if not close_approval(chain, approval, Status.REVOKED, reason, Actor.user(user)):
             raise Conflict(f"This is {approval.get_status_display().lower()}; it can no longer be revoked.")
 
@@ -200,7 +207,7 @@ def expire() -> int:
     overdue = Approval.objects.filter(
         status__in=(Status.PENDING, Status.APPROVED), effective_at__lte=clock.now()
     ).select_related("tenant")
-    return sum(_expire(approval) for approval in overdue.order_by("effective_at")[:SWEEP_SIZE])
+    return each(overdue.order_by("effective_at")[:SWEEP_SIZE], _expire)
 
 
 def _expire(approval: Approval) -> bool:

@@ -27,12 +27,13 @@ def decide(
     access.require(user, approval.tenant, Role.REVIEWER)
     if approval.requester_id == user.pk:
         raise Denied("You asked for this yourself. Somebody else has to decide.")
-    reason = checked_reason(reason)
+    reason = checked_reason(reason, approval.endpoint)
     choice = _checked_choice(approval, verdict, choice)
     stale: operations.Stale | None = None
     decision: Decision | None = None
     with evidence.chain(approval.tenant) as chain:
         approval = locked(approval)
+        access.require(user, approval.tenant, Role.REVIEWER)  # once more, now that no role can change
         _refuse_late(approval, user, chain.now)
         if seen != seen_digest(approval):
             raise Conflict(

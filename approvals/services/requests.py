@@ -39,7 +39,7 @@ def request(
     if not operations.offered(operation):
         raise Forbidden(f"The operation {operation} is not offered here.")
     known = operations.get(operation)
-    reason = checked_reason(reason)
+    reason = checked_reason(reason, endpoint)
     key, input = _checked(known, key, raw)
     likeness = sealing.likeness(endpoint.tenant_id, canonical.dumps(input))
     original = _original(endpoint, operation, key, likeness)
@@ -54,6 +54,7 @@ def request(
     except operations.Stale as stale:
         raise Conflict(stale.sentence, code=stale.code) from stale
     with evidence.chain(endpoint.tenant) as chain:
+        access.require(user, endpoint.tenant, Role.REQUESTER)  # once more, now that no role can change
         original = _original(endpoint, operation, key, likeness)  # a double click was first
         if original:
             return original

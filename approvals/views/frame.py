@@ -1,6 +1,7 @@
 """The frame of every page: who is signed in, what waits, and how an error looks."""
 
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -8,6 +9,7 @@ from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils.crypto import constant_time_compare, salted_hmac
 
@@ -71,7 +73,11 @@ def viewer_token(user: User | AnonymousUser) -> str:
 def is_other_viewer(request: HttpRequest) -> bool:
     """Was this form drawn for somebody else, who was signed in here before?"""
     drawn_for = request.POST.get("viewer", "")
-    return bool(drawn_for) and not constant_time_compare(drawn_for, viewer_token(request.user))
+    return bool(drawn_for) and not _is_token_of(request.user, drawn_for)
+
+
+def _is_token_of(user: User | AnonymousUser, token: str) -> bool:
+    return constant_time_compare(token, viewer_token(user))
 
 
 def other_viewer(request: HttpRequest) -> HttpResponse:
@@ -83,6 +89,22 @@ def other_viewer(request: HttpRequest) -> HttpResponse:
         f"You are now signed in as {request.user.get_username()}. This page was opened by somebody else, so nothing "
         "was done. Load the page again.",
     )
+
+
+class SameViewer:
+    """A poll of a page that was drawn for somebody else is answered by drawing the page anew, whole (case 44).
+
+    Its parts alone would put a form of the person who is signed in now below the name of the one before.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        drawn_for = request.headers.get("Portal-Viewer", "")
+        if request.method == "GET" and drawn_for and not _is_token_of(request.user, drawn_for):
+            return HttpResponse(status=204, headers={"HX-Refresh": "true"})
+        return self.get_response(request)
 
 
 # --- errors --------------------------------------------------------------------------------------------------------

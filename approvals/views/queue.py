@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -12,6 +11,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from approvals import access
+from approvals.keyset import position
 from approvals.models import Approval, Decision, Execution, User
 from approvals.views.frame import HTMX, person, unchanged, viewer_token
 from hermes_portal import clock
@@ -67,13 +67,9 @@ def _page(request: HttpRequest, now: datetime, hidden: list[str], show_aside: bo
 
 def _after(rows: QuerySet[Approval], cursor: str) -> QuerySet[Approval]:
     """Rows behind `<instant>,<id>`; a cursor that cannot be read is the beginning."""
-    at, _, key = cursor.partition(",")
-    try:
-        instant, identity = datetime.fromisoformat(at), UUID(key)
-    except ValueError:
+    if (begins := position(cursor)) is None:
         return rows
-    if instant.tzinfo is None:
-        return rows
+    instant, identity = begins
     return rows.filter(Q(effective_at__gt=instant) | Q(effective_at=instant, id__gt=identity))
 
 

@@ -31,14 +31,18 @@ holds back at most 4 KiB; longer than that is masked until its end.
 
 from .marks import MAX_INPUT, Redacted, excerpt, segments
 from .stream import StreamRedactor
-from .text import redact, redact_value
+from .text import TOO_COSTLY, TOO_DEEP, TOO_LARGE, redact, redact_value
 
 #: Changes whenever the same text could come out differently. Part of the evidence and of what is decided on.
 VERSION = "1"
 
+#: What stands for a whole text that could not be shown: nobody has seen any of it.
+WITHHELD = frozenset({TOO_LARGE, TOO_COSTLY, TOO_DEEP})
+
 __all__ = [
     "MAX_INPUT",
     "VERSION",
+    "WITHHELD",
     "Redacted",
     "StreamRedactor",
     "excerpt",

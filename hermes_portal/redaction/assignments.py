@@ -278,7 +278,7 @@ def name_kind(name: str) -> str | None:
     low = name.lower()
     if len(low) > 200:
         return None
-    if "authorization" in low or low in ("cookie", "cookies", "set-cookie", "set_cookie"):
+    if low.endswith("authorization") or low in ("cookie", "cookies", "set-cookie", "set_cookie"):
         return "cookie" if "cookie" in low else "authorization"
     for kind, _, pattern in _PATTERNS:
         for match in pattern.finditer(low + "="):
@@ -309,6 +309,13 @@ def _is_name(text: str, low: str, match: re.Match[str]) -> bool:
         tail = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text[match.start("tail") : match.end("tail")]).lower()
         tail = "_" + tail
     return not _PUBLIC_TAIL.fullmatch(tail)
+
+
+#: Words that make one name with what follows: "encryption key", "ENV PASSWORD".
+_BEFORE_NAME = re.compile(
+    r"(?:env|setx|api|access|auth|private|encryption|signing|master|account|service|shared|storage|license|deploy|ssh"
+    r"|client|app|admin|hmac)[ \t]{1,4}\Z"
+)
 
 
 def _name_start(low: str, at: int) -> int:
@@ -354,8 +361,9 @@ def _assigned(twin: Shadow, kind: str, match: re.Match[str]) -> Span | None:
         return None
     if not _plausible(twin, kind, match, value, found):
         return None
-    start = _name_start(low, match.start()) - (len("encryption ") if kind == "api key" else 0)
-    return _span(text, kind, max(0, start), value)
+    start = _name_start(low, match.start())
+    before = _BEFORE_NAME.search(low, max(0, start - 14), start)
+    return _span(text, kind, before.start() if before else start, value)
 
 
 def _span(text: str, kind: str, zone_start: int, value: Value) -> Span:

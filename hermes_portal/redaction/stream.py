@@ -12,7 +12,7 @@ from .text import TOO_COSTLY, redact, render
 from .tokens import BODY
 from .values import WorkLimit
 
-#: Most characters that wait for what follows them (design: redaction in a stream).
+#: Most characters that wait for what follows them.
 HOLD = 4096
 
 #: Looked at in one go; a larger piece is taken apart.
@@ -41,6 +41,7 @@ _COMMANDS = re.compile(
 )
 _LAST_WORD = re.compile(r"(?:[A-Z]?[a-z]{1,15}|[0-9]{1,6})[.!?:\u2026][\"')]?[ \n]{0,2}")
 _ENCODED_WORD = re.compile(r"[A-Za-z0-9+/=_\\\"',-]{16,}|(?:0x|\\x|%|\\u00)?[0-9A-Fa-f]{2,4}[,;:]?")
+_LAST_LINE = re.compile(r"[A-Za-z0-9+/=]{1,15}[\"',]{0,2}")
 _ENCODED_ENDING = re.compile(r"[A-Za-z0-9+/=]{16}\Z")
 _KEY_END = re.compile(r"-{1,5}[ ]?(?:E|EN|END[ A-Z0-9]{0,60}-{0,5})?\Z")
 _KEY_GOES_ON = re.compile(
@@ -271,11 +272,14 @@ def _encoded_tail(text: str) -> int:
     words = [(match.start(), match.end()) for match in _WORD.finditer(text, 0, stop)]
     if words and words[-1][1] == len(text):
         words.pop()
-    first = len(text)
+    first, short = len(text), 0
     for start, end in reversed(words):
-        if not _ENCODED_WORD.fullmatch(text, start, end):
+        if _ENCODED_WORD.fullmatch(text, start, end):
+            first = start
+        elif first == len(text) and short < 2 and _LAST_LINE.fullmatch(text, start, end):
+            short += 1  # a key's last line, and the checksum some have behind it
+        else:
             return start if _ENCODED_ENDING.search(text, start, end) else first
-        first = start
     return first
 
 

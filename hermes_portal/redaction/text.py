@@ -93,16 +93,27 @@ def _walk(value: Any, own: Sequence[str], depth: int) -> Any:
 
 
 def _walk_object(value: dict[Any, Any], own: Sequence[str], depth: int) -> dict[str, Any]:
-    walked: dict[str, Any] = {}
     named = next((value[k] for k in ("name", "key", "Name", "Key") if isinstance(value.get(k), str)), None)
     pair_kind = name_kind(named) if named else None
+    members: list[tuple[str, Any]] = []
     for name, member in value.items():
-        shown: str = redact(str(name), own=own)
-        while shown in walked:  # two names may look alike once masked; neither member may be lost
-            shown += "′"
         kind = name_kind(str(name)) or (pair_kind if str(name).lower() == "value" else None)
-        walked[shown] = _mask(member, kind, own, depth + 1) if kind else _walk(member, own, depth + 1)
-    return walked
+        shown = _mask(member, kind, own, depth + 1) if kind else _walk(member, own, depth + 1)
+        members.append((redact(str(name), own=own), shown))
+    return _object(members)
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of these; where masked names are alike the later ones are numbered, so that none is lost."""
+    counts: dict[str, int] = {}
+    made: dict[str, Any] = {}
+    for name, member in members:
+        shown = name
+        while shown in made:
+            counts[name] = counts.get(name, 1) + 1
+            shown = f"{name} ({counts[name]})"
+        made[shown] = member
+    return made
 
 
 def _mask(value: Any, kind: str, own: Sequence[str], depth: int) -> Any:
@@ -112,10 +123,12 @@ def _mask(value: Any, kind: str, own: Sequence[str], depth: int) -> Any:
     if isinstance(value, str):
         return redact(value, own=own) if is_reference(value) else Redacted(masked(kind))
     if isinstance(value, dict):
-        return {
-            redact(str(name), own=own): _mask(member, name_kind(str(name)) or kind, own, depth + 1)
-            for name, member in value.items()
-        }
+        return _object(
+            [
+                (redact(str(name), own=own), _mask(member, name_kind(str(name)) or kind, own, depth + 1))
+                for name, member in value.items()
+            ]
+        )
     if isinstance(value, list | tuple):
         return [_mask(member, kind, own, depth + 1) for member in value]
     number = isinstance(value, int | float) and not isinstance(value, bool)

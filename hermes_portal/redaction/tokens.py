@@ -228,6 +228,7 @@ _BACK_SEPARATOR = r"(?:\s|[nrt]\\++|[\"',\\])"
 _BACKWARDS = re.compile(
     rf"(?:{_BACK_SEPARATOR}*+[A-Za-z0-9+/=]{{1,15}}+(?={_BACK_SEPARATOR}))?(?:{_BACK_SEPARATOR}*+[A-Za-z0-9+/=]{{16,}}+)++"
 )
+_LONG_LINE = re.compile(r"(?=[a-f0-9+/=]*+[A-Zg-z])[A-Za-z0-9+/=]{40}")
 _LOWER_WORD = re.compile(r"(?<![A-Za-z0-9+/=\\])[a-z][a-z/]+(?![A-Za-z0-9+/=:])")
 
 
@@ -273,8 +274,8 @@ def _keys_cut_at_start(text: str, work: Work) -> Iterator[Span]:
         work.spend()
         before = _BACKWARDS.match(text[last : match.start()][::-1])
         length = len(before[0]) if before else 0
-        if length:
-            start = match.start() - length
+        start = match.start() - length
+        if length and _LONG_LINE.search(text, start, match.start()):
             yield _key(start, match.end(), text[start : match.start()], whole=True)
         last = match.end()
 

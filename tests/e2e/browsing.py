@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Error, Page, Request, WebError
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, Request, WebError
 
 from tests.factories import PASSWORD
 
@@ -139,12 +139,3 @@ def stay(page: Page) -> None:
 
 def stayed(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.dataset.stayed === 'yes'"))
-
-
-def wait_for(page: Page, expression: str, argument: Any = None, seconds: float = 20.0) -> None:
-    """Until an expression holds in the page; it is looked at by us, as the page's policy forbids it to evaluate text."""
-    for _ in range(int(seconds / 0.05)):
-        if page.evaluate(expression, argument):
-            return
-        page.wait_for_timeout(50)
-    raise Error(f"It never came to be: {expression}")

@@ -109,17 +109,25 @@ def build(desk: Cast, hermes: FakeHermes) -> list[Place]:
     card = scenes.card(scenes.asks(waiting, COMMAND))
     denied = scenes.card(scenes.asks(scenes.running(desk.requester, desk.endpoint), "rm -rf /srv/old"))
     decide(denied, desk.reviewer, verdict="deny")
-    late = scenes.late(scenes.card(scenes.asks(scenes.running(desk.requester, desk.endpoint), "rm -rf /srv/late")))
+    late = scenes.late(
+        scenes.card(scenes.asks(scenes.running(desk.requester, desk.endpoint), "rm -rf /srv/late"))
+    )
     completed = ended(desk, "completed", output="All four tables are complete: 1,842 rows.")
     failed = ended(desk, "failed", error="The model answered 500.", gaps=1, truncated=True)
     stop = stop_of(desk, scenes.running(desk.requester, desk.endpoint, text="Watch the queue"))
     EndpointStatus.objects.filter(endpoint=desk.endpoint).update(
         version="0.19.0", health=EndpointStatus.Health.OK, checked_at=clock.now(), features={"run_stop": True}
     )
-    factories.policy(desk.acme, factories.require("run_start", 2), factories.forbid("run_stop"), reason="Two people.")
+    factories.policy(
+        desk.acme, factories.require("run_start", 2), factories.forbid("run_stop"), reason="Two people."
+    )
     start = scenes.start(desk.requester, desk.endpoint, text="Send the newsletter").approval
     decide(start, desk.second, verdict="approve")
-    return [*list(own(desk)), *cards(card, denied, late, stop, start), *rest(lost, refused, waiting, completed, failed)]
+    return [
+        *list(own(desk)),
+        *cards(card, denied, late, stop, start),
+        *rest(lost, refused, waiting, completed, failed),
+    ]
 
 
 def own(desk: Cast) -> Iterator[Place]:
@@ -143,7 +151,9 @@ def own(desk: Cast) -> Iterator[Place]:
     yield Place("capabilities", "reviewer", f"/endpoints/{desk.endpoint.endpoint_id}/capabilities/")
 
 
-def cards(card: Approval, denied: Approval, late: Approval, stop: Approval, start: Approval) -> Iterator[Place]:
+def cards(
+    card: Approval, denied: Approval, late: Approval, stop: Approval, start: Approval
+) -> Iterator[Place]:
     yield Place("card", "reviewer", approval_at(card))
     yield Place("card-own", "requester", approval_at(card))
     yield Place("card-denied", "reviewer", approval_at(denied))

@@ -11,8 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 
 from hermes_portal.processes import Known, spawn
+from hermes_portal.sandbox.sandbox import healthy
 from tests.services import free_port
 
 Found = TypeVar("Found")
@@ -68,10 +67,7 @@ class Portal:
     def answers(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, self.output()
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            with urllib.request.urlopen(f"{self.url}/healthz", timeout=5) as reply:
-                return bool(reply.status == 200)
-        return False
+        return healthy(f"{self.url}/healthz")
 
     def output(self) -> str:
         """What the supervisor and its children printed."""
@@ -91,7 +87,13 @@ class Portal:
         """One `manage.py` command beside the running portal."""
         command = [sys.executable, "manage.py", *arguments]
         return subprocess.run(
-            command, cwd=PROJECT, env=self.environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+            command,
+            cwd=PROJECT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
         )
 
     def manage_all(self, *lines: Sequence[str]) -> str:

@@ -12,7 +12,8 @@ from tests.fake_hermes import FakeHermes
 pytestmark = pytest.mark.browser
 
 AXE = Axe().axe_script
-OPTIONS = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+OPTIONS = {"resultTypes": ["violations"], "runOnly": RULES}
 OVERFLOW = """() => {
   const width = document.documentElement.clientWidth;
   return document.documentElement.scrollWidth > width ? Array.from(document.querySelectorAll('main *'))

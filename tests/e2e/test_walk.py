@@ -4,9 +4,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,9 @@ SIGNATURE_UNCHECKED = 3  # exit code of the verifier
 # --- what people do -------------------------------------------------------------------------------------------
 
 
-def ask_for_run(page: Page, script: str, endpoint: str = "ops", reason: str = "A walk through the portal.") -> str:
+def ask_for_run(
+    page: Page, script: str, endpoint: str = "ops", reason: str = "A walk through the portal."
+) -> str:
     """The start form; returns the address of the run's page, on which it ends."""
     page.goto("/runs/start/")
     page.get_by_label("Input", exact=True).fill(script)
@@ -53,8 +53,8 @@ def state(page: Page) -> Locator:
     return page.locator("#state .clock")
 
 
-def open_queue(sign_in: Visitors, name: str = "reviewer", **options: int) -> Page:
-    page = sign_in(name, "/approvals/", **options)
+def open_queue(sign_in: Visitors) -> Page:
+    page = sign_in("reviewer", "/approvals/")
     stay(page)
     return page
 
@@ -112,7 +112,12 @@ def read_card(page: Page, path: Path) -> None:
     """What will run, why it stopped, who asked and why, and only the choices that were offered."""
     card_of(page, path.name).get_by_role("link").click()
     expect(page.locator("#command")).to_have_text(f"rm -rf {path}")
-    for words in ("Why it stopped", "The run, and what led here", "Commands that delete", "A walk through the portal."):
+    for words in (
+        "Why it stopped",
+        "The run, and what led here",
+        "Commands that delete",
+        "A walk through the portal.",
+    ):
         expect(page.locator("#approval")).to_contain_text(words)
     expect(page.get_by_role("button", name="Deny", exact=True)).to_be_visible()
     expect(page.locator(".clock.big [data-left]")).to_have_text(re.compile(r"^[01]:\d\d$"))
@@ -127,7 +132,12 @@ def read_card(page: Page, path: Path) -> None:
 def prove(sign_in: Visitors, grounds: Grounds, directory: Path) -> None:
     """The evidence page, its export, two verifiers, and a copy in which one word was changed."""
     auditor = sign_in("auditor", "/evidence/")
-    for words in ("The path is the one of the ticket.", "Nobody asked for this.", "Accepted by Hermes", "Denied"):
+    for words in (
+        "The path is the one of the ticket.",
+        "Nobody asked for this.",
+        "Accepted by Hermes",
+        "Denied",
+    ):
         expect(auditor.locator(".trail").first).to_contain_text(words)
     shoot(auditor, "walk-5-evidence")
     auditor.locator("#export-tenant").select_option("acme")
@@ -146,7 +156,8 @@ def prove(sign_in: Visitors, grounds: Grounds, directory: Path) -> None:
     assert "cryptography is not installed" in unsigned.stdout
     tampered = directory / "tampered.jsonl"
     tampered.write_bytes(export.read_bytes().replace(b"Nobody asked for this.", b"Nobody asked for that.", 1))
-    for refused in (grounds.portal.manage("evidence", "verify", str(tampered)), bare_verifier(tampered, "--chain-only")):
+    ours = grounds.portal.manage("evidence", "verify", str(tampered))
+    for refused in (ours, bare_verifier(tampered, "--chain-only")):
         assert refused.returncode != 0, refused.stdout
         assert re.search(r"entry \d+", refused.stdout + refused.stderr), refused.stdout + refused.stderr
 
@@ -181,14 +192,18 @@ def test_a_run_ends_as_cancelled_only_after_an_approved_stop(sign_in: Visitors, 
     shoot(requester, "walk-7-stopped")
 
 
-def test_a_request_for_which_hermes_stopped_waiting_cannot_be_approved(sign_in: Visitors, grounds: Grounds) -> None:
+def test_a_request_for_which_hermes_stopped_waiting_cannot_be_approved(
+    sign_in: Visitors, grounds: Grounds
+) -> None:
     requester = sign_in("requester")
     target = doomed(grounds)
     ask_for_run(requester, script(target), endpoint="hasty")
     link = requester.locator("#state .trail a").first
     link.wait_for(timeout=ENDS)
     address = str(link.get_attribute("href"))
-    expect(requester.locator("#transcript")).to_contain_text("I kept it", timeout=ENDS)  # Hermes gave up by itself
+    expect(requester.locator("#transcript")).to_contain_text(
+        "I kept it", timeout=ENDS
+    )  # Hermes gave up by itself
 
     reviewer = sign_in("reviewer", address)
     expect(reviewer.locator("#approval .head .tag").last).to_have_text(re.compile("Expired|Stale"))
@@ -219,11 +234,18 @@ def seen_digest(grounds: Grounds, approval: str) -> str:
 def late_vote(page: Page, address: str, seen: str) -> int:
     """The form of a page that was opened in time, sent too late."""
     token = next(cookie["value"] for cookie in page.context.cookies() if cookie["name"] == "csrftoken")
-    fields = {"choice": "once", "reason": "Still fine.", "seen": seen, "csrfmiddlewaretoken": token}
+    fields: dict[str, str | float | bool] = {
+        "choice": "once",
+        "reason": "Still fine.",
+        "seen": seen,
+        "csrfmiddlewaretoken": token,
+    }
     return page.request.post(f"{address}decide/", form=fields, headers={"Referer": page.url}).status
 
 
-def test_a_reader_that_was_killed_leaves_a_gap_and_no_silent_success(sign_in: Visitors, grounds: Grounds) -> None:
+def test_a_reader_that_was_killed_leaves_a_gap_and_no_silent_success(
+    sign_in: Visitors, grounds: Grounds
+) -> None:
     requester = sign_in("requester")
     target = doomed(grounds)
     run = ask_for_run(requester, script(target))
@@ -238,7 +260,9 @@ def test_a_reader_that_was_killed_leaves_a_gap_and_no_silent_success(sign_in: Vi
     for worker in killed:
         worker.send(signal.SIGKILL)
     expect(requester.locator("#transcript .hole")).to_contain_text("Gap", timeout=60_000)
-    expect(reviewer.locator(".side")).to_contain_text("not proven to be the one that is waiting", timeout=ENDS)
+    expect(reviewer.locator(".side")).to_contain_text(
+        "not proven to be the one that is waiting", timeout=ENDS
+    )
     expect(reviewer.get_by_role("button", name="Allow once")).to_have_count(0)
     expect(reviewer.get_by_role("link", name="Ask for a stop of the run")).to_be_visible()
     assert stayed(requester)

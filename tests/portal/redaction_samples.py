@@ -240,7 +240,8 @@ SAMPLES: tuple[Sample, ...] = (
     ),
     Sample(
         "private key",
-        f"-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: GnuPG v2\n\n{KEY_BODY}\n=aB3d\n-----END PGP PRIVATE KEY BLOCK-----",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: GnuPG v2\n\n"
+        f"{KEY_BODY}\n=aB3d\n-----END PGP PRIVATE KEY BLOCK-----",
         (*_LINES, "=aB3d"),
     ),
     Sample(

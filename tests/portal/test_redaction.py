@@ -128,7 +128,7 @@ def test_the_endpoints_own_token_is_masked_in_any_encoding(name: str, text: str)
     assert shown.startswith("a ")
     assert shown.endswith(" z")
     body = shown[2:-2]
-    for at in range(0, len(text) - 4):
+    for at in range(len(text) - 4):
         assert text[at : at + 5] not in body, (name, body)
     assert redact(shown, own=[OWN]) == shown
 
@@ -305,7 +305,8 @@ def test_a_value_is_walked_with_names_texts_and_what_secret_names_hold():
 
 def test_members_whose_masked_names_are_alike_are_all_kept():
     value = {"ghp_16C7e42F292c6912E7710c": 1, "ghp_26C7e42F292c6912E7710c": 2}
-    assert redact_value(value) == {"[redacted:github token]": 1, "[redacted:github token]′": 2}
+    assert redact_value(value) == {"[redacted:github token]": 1, "[redacted:github token] (2)": 2}
+    assert len(redact_value({"secret": value})["secret"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -123,9 +123,8 @@ def test_ordinary_text_comes_out_word_by_word():
     out = redactor.feed("The agent has ")
     assert out == "The agent "
     assert isinstance(out, Redacted)
-    out = Redacted(
-        "".join(redactor.feed(f"{word} ") for word in "finished its work and ran it all once more".split())
-    )
+    words = ("finished", "its", "work", "and", "ran", "it", "all", "once", "more")
+    out = Redacted("".join(redactor.feed(f"{word} ") for word in words))
     assert out == "has finished its work and ran it all once "
     assert redactor.held == len("more ")
 
@@ -295,7 +294,8 @@ PIECES = st.sampled_from(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(PIECES, max_size=8).map("".join), st.lists(st.integers(1, 60), min_size=1, max_size=40))
 def test_a_stream_hides_all_that_the_whole_text_hides(text: str, sizes: list[int]):
-    pieces, at = [], 0
+    pieces: list[str] = []
+    at = 0
     while at < len(text):
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(text[at : at + size])

@@ -46,7 +46,7 @@ def hub(name: str = "hub") -> Iterator[Hub]:
         started.stop()
 
 
-def until(what: Callable[[], T], seconds: float = 10.0) -> T:
+def until(what: Callable[[], T], seconds: float = 30.0) -> T:
     """Waits for a true value. Raises AssertionError when it does not come."""
     limit = time.monotonic() + seconds
     while not (value := what()):

@@ -106,9 +106,9 @@ def test_a_lost_reader_leaves_a_gap_and_the_status_tells_the_end(sandbox: Sandbo
 
 def test_a_run_that_a_restart_forgot_is_lost(sandbox: Sandbox, cast: factories.Cast):
     server = sandbox.servers[0]
-    run = started(sandbox, cast, "gate: never-opened")
+    run = started(sandbox, cast, "say: At work.\ngate: never-opened")
     with hub():
-        until(lambda: fresh(run).stream == Run.Stream.OPEN)
+        until(lambda: run.events.exists())  # the stream is really being read, not only about to be
         server.crash()
         until(lambda: fresh(run).gaps)
         assert fresh(run).status in Run.LIVE
