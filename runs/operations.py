@@ -18,6 +18,7 @@ from hermes_portal.hermes.client import Reply, WireRequest, run_path
 from hermes_portal.hermes.errors import Conflict, HermesError, InvalidInput, NotFound
 from runs import prompts
 from runs.models import Prompt, Run, RunEvent
+from runs.states import BUSY_CODES
 
 Status = Execution.Status
 TITLE = 200
@@ -407,17 +408,24 @@ def _timeout(operation: str) -> float:
     return timeout
 
 
+def start_again_at(attempt: Execution | None) -> datetime | None:
+    """When a full or draining Hermes (429, 503 with Retry-After) may be asked to start again; None if at any time."""
+    if attempt is None or attempt.code not in BUSY_CODES or attempt.settled_at is None:
+        return None
+    return attempt.settled_at + timedelta(seconds=attempt.found.get("retry_after") or 0)
+
+
 def _refuse_too_soon(endpoint: Endpoint) -> None:
-    """Raises Stale while a full or draining Hermes has asked to wait (429 and 503 with Retry-After)."""
+    """Raises Stale while Hermes has asked to wait."""
     last = (
-        Execution.objects.filter(action__endpoint=endpoint, action__operation="run_start")
-        .order_by("-claimed_at")
+        Execution.objects.filter(
+            action__tenant=endpoint.tenant_id, action__endpoint=endpoint, action__operation="run_start"
+        )
+        .order_by("-action__created_at", "-action__id")
         .first()
     )
-    if last is None or last.code not in ("saturated", "draining") or last.settled_at is None:
-        return
-    again = last.settled_at + timedelta(seconds=last.found.get("retry_after") or 0)
-    if clock.now() < again:
+    again = start_again_at(last)
+    if last and again and clock.now() < again:
         raise Stale("too_soon", f"{last.sentence} It asked to wait until {again:%H:%M:%S} UTC.")
 
 

@@ -22,6 +22,7 @@ from hermes_portal.transitions import Conflict
 from runs import practice as practice_runs
 from runs.forms import StartForm, StopForm, field_of, fresh_key
 from runs.models import Prompt, Run, RunEvent
+from runs.operations import start_again_at
 from runs.states import BUSY, BUSY_CODES, MEANINGS, STREAMS
 
 PAGE = 50
@@ -257,6 +258,7 @@ def _state(request: HttpRequest, found: Run) -> dict[str, Any]:
         "stream": STREAMS[found.stream],
         "attempt": attempt,
         "busy": BUSY if attempt and attempt.code in BUSY_CODES else "",
+        "again": start_again_at(attempt),
         "approval": getattr(found.action, "approval", None),
         "prompts": _prompts(found),
         "stops": stops,

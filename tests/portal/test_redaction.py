@@ -4,7 +4,7 @@ import base64
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes_portal import redaction
@@ -448,7 +448,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS)
 def test_redaction_is_idempotent_for_any_text(text: str):
     once = redact(text, own=[OWN])
@@ -456,7 +456,7 @@ def test_redaction_is_idempotent_for_any_text(text: str):
     assert OWN not in once
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS)
 def test_nothing_hidden_is_left_in_any_text(text: str):
     shown = redact(text)
@@ -468,7 +468,7 @@ def test_nothing_hidden_is_left_in_any_text(text: str):
     assert "\u202e" not in shown
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS, TEXTS)
 def test_the_own_token_never_survives_between_any_texts(before: str, after: str):
     assert OWN not in redact(before + OWN + after, own=[OWN])

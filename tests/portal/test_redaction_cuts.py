@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes_portal.redaction import MAX_INPUT, Redacted, StreamRedactor, redact, segments
@@ -291,7 +291,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PIECES, max_size=8).map("".join), st.lists(st.integers(1, 60), min_size=1, max_size=40))
 def test_a_stream_hides_all_that_the_whole_text_hides(text: str, sizes: list[int]):
     pieces: list[str] = []

@@ -3,7 +3,7 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes_portal.redaction import Redacted, excerpt, redact, segments
@@ -68,6 +68,7 @@ def test_a_text_that_only_combines_is_cut_all_the_same():
     assert 0 < len(shown) <= 100
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(max_size=60), st.integers(0, 60))
 def test_any_text_is_cut_to_its_limit(text: str, limit: int):
     shown = excerpt(redact(text), limit)

@@ -283,6 +283,9 @@ def test_saturated_and_draining_are_definite_and_the_page_says_when_and_why(
     text = page(desk, run)
     assert "ten slots" in text
     assert "Chat and Responses" in text
+    assert row.settled_at is not None
+    assert "Hermes asked to wait until" in text
+    assert f"{row.settled_at + timedelta(seconds=7):%H:%M:%S}</time>" in text
     soon = start(desk)
     assert soon.status_code == 409
     assert "It asked to wait until" in text_of(soon)
