@@ -47,5 +47,7 @@ class Guarded(models.Model):
         """
         if not self.moves_to(to, *guards, **changes):
             noun = self._meta.verbose_name
-            raise Conflict(f"This {noun} is {self.Status(self.status).label.lower()} by now.", code=f"is_{self.status}")
+            raise Conflict(
+                f"This {noun} is {self.Status(self.status).label.lower()} by now.", code=f"is_{self.status}"
+            )
         return self

@@ -13,331 +13,834 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('auth', '0012_alter_user_first_name_max_length'),
+        ("auth", "0012_alter_user_first_name_max_length"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='ChainHead',
+            name="ChainHead",
             fields=[
-                ('name', models.CharField(max_length=64, primary_key=True, serialize=False)),
-                ('seq', models.PositiveBigIntegerField(default=0)),
-                ('digest', models.CharField(default='0000000000000000000000000000000000000000000000000000000000000000', max_length=64)),
+                ("name", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("seq", models.PositiveBigIntegerField(default=0)),
+                (
+                    "digest",
+                    models.CharField(
+                        default="0000000000000000000000000000000000000000000000000000000000000000",
+                        max_length=64,
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Endpoint',
+            name="Endpoint",
             fields=[
-                ('id', models.UUIDField(default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('endpoint_id', models.CharField(max_length=128, unique=True, verbose_name='endpoint id')),
-                ('base_url', models.CharField(max_length=500, unique=True, verbose_name='base URL')),
-                ('token', models.BinaryField()),
-                ('credential_revision', models.PositiveIntegerField(default=1, editable=False)),
-                ('revision', models.PositiveIntegerField(default=1, editable=False)),
-                ('enabled', models.BooleanField(default=True)),
-                ('approval_wait', models.PositiveIntegerField(default=60, help_text='Seconds that Hermes waits for an answer (approvals.timeout there; 60 unless configured).', validators=[django.core.validators.MinValueValidator(1)])),
-                ('allow_networks', models.JSONField(blank=True, default=list, help_text='Private networks that may be reached, as CIDR; none by default.')),
-                ('created_at', models.DateTimeField(editable=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("endpoint_id", models.CharField(max_length=128, unique=True, verbose_name="endpoint id")),
+                ("base_url", models.CharField(max_length=500, unique=True, verbose_name="base URL")),
+                ("token", models.BinaryField()),
+                ("credential_revision", models.PositiveIntegerField(default=1, editable=False)),
+                ("revision", models.PositiveIntegerField(default=1, editable=False)),
+                ("enabled", models.BooleanField(default=True)),
+                (
+                    "approval_wait",
+                    models.PositiveIntegerField(
+                        default=60,
+                        help_text="Seconds that Hermes waits for an answer (approvals.timeout there; 60 unless configured).",
+                        validators=[django.core.validators.MinValueValidator(1)],
+                    ),
+                ),
+                (
+                    "allow_networks",
+                    models.JSONField(
+                        blank=True,
+                        default=list,
+                        help_text="Private networks that may be reached, as CIDR; none by default.",
+                    ),
+                ),
+                ("created_at", models.DateTimeField(editable=False)),
             ],
         ),
         migrations.CreateModel(
-            name='EvidenceEntry',
+            name="EvidenceEntry",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('seq', models.PositiveBigIntegerField()),
-                ('at', models.DateTimeField()),
-                ('kind', models.CharField(choices=[('tenant.added', 'Tenant added'), ('member.changed', 'Roles changed'), ('endpoint.added', 'Endpoint added'), ('endpoint.changed', 'Endpoint changed'), ('endpoint.credential_rotated', 'Endpoint token replaced'), ('policy.changed', 'Policy changed'), ('action.requested', 'Asked'), ('approval.opened', 'Approval opened'), ('approval.voted', 'Approved by one of several'), ('approval.approved', 'Approved'), ('approval.denied', 'Denied'), ('approval.expired', 'Expired'), ('approval.withdrawn', 'Withdrawn'), ('approval.revoked', 'Revoked'), ('approval.stale', 'Stale'), ('approval.narrowed', 'Deadline moved earlier'), ('execution.intent', 'About to send'), ('execution.refused', 'Not sent: the re-check failed'), ('execution.applied', 'Accepted by Hermes'), ('execution.not_applied', 'Not applied'), ('execution.unknown', 'Outcome unknown'), ('execution.closed', 'Unknown outcome closed by a person'), ('execution.late', 'Late note'), ('run.started', 'Run receipt'), ('run.gap', 'Gap in the event stream'), ('run.ended', 'Run ended'), ('run.lost', 'Evidence of the run is lost'), ('prompt.opened', 'Hermes asks'), ('prompt.closed', 'Request of Hermes settled'), ('prompt.responded', 'Hermes reports an answer'), ('data.viewed', 'Confidential data looked at'), ('evidence.exported', 'Evidence exported'), ('payload.erased', 'Payload erased'), ('evidence.checkpoint', 'Checkpoint')], max_length=40)),
-                ('actor', models.CharField(max_length=200)),
-                ('action_id', models.UUIDField(db_index=True, null=True)),
-                ('approval_id', models.UUIDField(db_index=True, null=True)),
-                ('run_id', models.UUIDField(db_index=True, null=True)),
-                ('body', models.BinaryField()),
-                ('digest', models.CharField(max_length=64)),
-                ('chain', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='entries', to='approvals.chainhead')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("seq", models.PositiveBigIntegerField()),
+                ("at", models.DateTimeField()),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("tenant.added", "Tenant added"),
+                            ("member.changed", "Roles changed"),
+                            ("endpoint.added", "Endpoint added"),
+                            ("endpoint.changed", "Endpoint changed"),
+                            ("endpoint.credential_rotated", "Endpoint token replaced"),
+                            ("policy.changed", "Policy changed"),
+                            ("action.requested", "Asked"),
+                            ("approval.opened", "Approval opened"),
+                            ("approval.voted", "Approved by one of several"),
+                            ("approval.approved", "Approved"),
+                            ("approval.denied", "Denied"),
+                            ("approval.expired", "Expired"),
+                            ("approval.withdrawn", "Withdrawn"),
+                            ("approval.revoked", "Revoked"),
+                            ("approval.stale", "Stale"),
+                            ("approval.narrowed", "Deadline moved earlier"),
+                            ("execution.intent", "About to send"),
+                            ("execution.refused", "Not sent: the re-check failed"),
+                            ("execution.applied", "Accepted by Hermes"),
+                            ("execution.not_applied", "Not applied"),
+                            ("execution.unknown", "Outcome unknown"),
+                            ("execution.closed", "Unknown outcome closed by a person"),
+                            ("execution.late", "Late note"),
+                            ("run.started", "Run receipt"),
+                            ("run.gap", "Gap in the event stream"),
+                            ("run.ended", "Run ended"),
+                            ("run.lost", "Evidence of the run is lost"),
+                            ("prompt.opened", "Hermes asks"),
+                            ("prompt.closed", "Request of Hermes settled"),
+                            ("prompt.responded", "Hermes reports an answer"),
+                            ("data.viewed", "Confidential data looked at"),
+                            ("evidence.exported", "Evidence exported"),
+                            ("payload.erased", "Payload erased"),
+                            ("evidence.checkpoint", "Checkpoint"),
+                        ],
+                        max_length=40,
+                    ),
+                ),
+                ("actor", models.CharField(max_length=200)),
+                ("action_id", models.UUIDField(db_index=True, null=True)),
+                ("approval_id", models.UUIDField(db_index=True, null=True)),
+                ("run_id", models.UUIDField(db_index=True, null=True)),
+                ("body", models.BinaryField()),
+                ("digest", models.CharField(max_length=64)),
+                (
+                    "chain",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="entries",
+                        to="approvals.chainhead",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Tenant',
+            name="Tenant",
             fields=[
-                ('id', models.UUIDField(default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('slug', models.CharField(max_length=64, unique=True, validators=[django.core.validators.RegexValidator('\\A[a-z0-9][a-z0-9-]{0,63}\\Z', 'Use a-z, 0-9 and -, at most 64 characters.')])),
-                ('name', models.CharField(max_length=200)),
-                ('created_at', models.DateTimeField()),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "slug",
+                    models.CharField(
+                        max_length=64,
+                        unique=True,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "\\A[a-z0-9][a-z0-9-]{0,63}\\Z", "Use a-z, 0-9 and -, at most 64 characters."
+                            )
+                        ],
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                ("created_at", models.DateTimeField()),
             ],
         ),
         migrations.CreateModel(
-            name='User',
+            name="User",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('password', models.CharField(max_length=128, verbose_name='password')),
-                ('last_login', models.DateTimeField(blank=True, null=True, verbose_name='last login')),
-                ('is_superuser', models.BooleanField(default=False, help_text='Designates that this user has all permissions without explicitly assigning them.', verbose_name='superuser status')),
-                ('username', models.CharField(error_messages={'unique': 'A user with that username already exists.'}, help_text='Required. 150 characters or fewer. Letters, digits and @/./+/-/_ only.', max_length=150, unique=True, validators=[django.contrib.auth.validators.UnicodeUsernameValidator()], verbose_name='username')),
-                ('first_name', models.CharField(blank=True, max_length=150, verbose_name='first name')),
-                ('last_name', models.CharField(blank=True, max_length=150, verbose_name='last name')),
-                ('email', models.EmailField(blank=True, max_length=254, verbose_name='email address')),
-                ('is_staff', models.BooleanField(default=False, help_text='Designates whether the user can log into this admin site.', verbose_name='staff status')),
-                ('is_active', models.BooleanField(default=True, help_text='Designates whether this user should be treated as active. Unselect this instead of deleting accounts.', verbose_name='active')),
-                ('date_joined', models.DateTimeField(default=django.utils.timezone.now, verbose_name='date joined')),
-                ('groups', models.ManyToManyField(blank=True, help_text='The groups this user belongs to. A user will get all permissions granted to each of their groups.', related_name='user_set', related_query_name='user', to='auth.group', verbose_name='groups')),
-                ('user_permissions', models.ManyToManyField(blank=True, help_text='Specific permissions for this user.', related_name='user_set', related_query_name='user', to='auth.permission', verbose_name='user permissions')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("password", models.CharField(max_length=128, verbose_name="password")),
+                ("last_login", models.DateTimeField(blank=True, null=True, verbose_name="last login")),
+                (
+                    "is_superuser",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Designates that this user has all permissions without explicitly assigning them.",
+                        verbose_name="superuser status",
+                    ),
+                ),
+                (
+                    "username",
+                    models.CharField(
+                        error_messages={"unique": "A user with that username already exists."},
+                        help_text="Required. 150 characters or fewer. Letters, digits and @/./+/-/_ only.",
+                        max_length=150,
+                        unique=True,
+                        validators=[django.contrib.auth.validators.UnicodeUsernameValidator()],
+                        verbose_name="username",
+                    ),
+                ),
+                ("first_name", models.CharField(blank=True, max_length=150, verbose_name="first name")),
+                ("last_name", models.CharField(blank=True, max_length=150, verbose_name="last name")),
+                ("email", models.EmailField(blank=True, max_length=254, verbose_name="email address")),
+                (
+                    "is_staff",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Designates whether the user can log into this admin site.",
+                        verbose_name="staff status",
+                    ),
+                ),
+                (
+                    "is_active",
+                    models.BooleanField(
+                        default=True,
+                        help_text="Designates whether this user should be treated as active. Unselect this instead of deleting accounts.",
+                        verbose_name="active",
+                    ),
+                ),
+                (
+                    "date_joined",
+                    models.DateTimeField(default=django.utils.timezone.now, verbose_name="date joined"),
+                ),
+                (
+                    "groups",
+                    models.ManyToManyField(
+                        blank=True,
+                        help_text="The groups this user belongs to. A user will get all permissions granted to each of their groups.",
+                        related_name="user_set",
+                        related_query_name="user",
+                        to="auth.group",
+                        verbose_name="groups",
+                    ),
+                ),
+                (
+                    "user_permissions",
+                    models.ManyToManyField(
+                        blank=True,
+                        help_text="Specific permissions for this user.",
+                        related_name="user_set",
+                        related_query_name="user",
+                        to="auth.permission",
+                        verbose_name="user permissions",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'user',
-                'verbose_name_plural': 'users',
-                'abstract': False,
+                "verbose_name": "user",
+                "verbose_name_plural": "users",
+                "abstract": False,
             },
             managers=[
-                ('objects', django.contrib.auth.models.UserManager()),
+                ("objects", django.contrib.auth.models.UserManager()),
             ],
         ),
         migrations.CreateModel(
-            name='Action',
+            name="Action",
             fields=[
-                ('id', models.UUIDField(default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('operation', models.CharField(choices=[('run_start', 'run_start'), ('run_status', 'run_status'), ('run_events', 'run_events'), ('run_approval', 'run_approval'), ('run_stop', 'run_stop'), ('jobs_list', 'jobs_list'), ('job_create', 'job_create'), ('job_get', 'job_get'), ('job_update', 'job_update'), ('job_delete', 'job_delete'), ('job_pause', 'job_pause'), ('job_resume', 'job_resume'), ('job_run', 'job_run')], max_length=16)),
-                ('reason', models.CharField(max_length=4000)),
-                ('title', models.CharField(max_length=300)),
-                ('subject', models.CharField(db_index=True, max_length=80)),
-                ('lane', models.CharField(max_length=200)),
-                ('needs_approval', models.BooleanField()),
-                ('created_at', models.DateTimeField()),
-                ('send_before', models.DateTimeField()),
-                ('input', models.BinaryField()),
-                ('input_digest', models.CharField(max_length=64)),
-                ('input_likeness', models.CharField(max_length=64)),
-                ('input_shown', models.JSONField()),
-                ('wire', models.BinaryField()),
-                ('wire_digest', models.CharField(max_length=64)),
-                ('snapshot', models.BinaryField()),
-                ('snapshot_digest', models.CharField(max_length=64)),
-                ('snapshot_shown', models.JSONField()),
-                ('endpoint_revision', models.PositiveIntegerField()),
-                ('credential_revision', models.PositiveIntegerField()),
-                ('verdict', models.JSONField(help_text='The policy decision: need, matched rules with facts, near misses, sentences.')),
-                ('requester', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='actions', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "operation",
+                    models.CharField(
+                        choices=[
+                            ("run_start", "run_start"),
+                            ("run_status", "run_status"),
+                            ("run_events", "run_events"),
+                            ("run_approval", "run_approval"),
+                            ("run_stop", "run_stop"),
+                            ("jobs_list", "jobs_list"),
+                            ("job_create", "job_create"),
+                            ("job_get", "job_get"),
+                            ("job_update", "job_update"),
+                            ("job_delete", "job_delete"),
+                            ("job_pause", "job_pause"),
+                            ("job_resume", "job_resume"),
+                            ("job_run", "job_run"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("reason", models.CharField(max_length=4000)),
+                ("title", models.CharField(max_length=300)),
+                ("subject", models.CharField(db_index=True, max_length=80)),
+                ("lane", models.CharField(max_length=200)),
+                ("needs_approval", models.BooleanField()),
+                ("created_at", models.DateTimeField()),
+                ("send_before", models.DateTimeField()),
+                ("input", models.BinaryField()),
+                ("input_digest", models.CharField(max_length=64)),
+                ("input_likeness", models.CharField(max_length=64)),
+                ("input_shown", models.JSONField()),
+                ("wire", models.BinaryField()),
+                ("wire_digest", models.CharField(max_length=64)),
+                ("snapshot", models.BinaryField()),
+                ("snapshot_digest", models.CharField(max_length=64)),
+                ("snapshot_shown", models.JSONField()),
+                ("endpoint_revision", models.PositiveIntegerField()),
+                ("credential_revision", models.PositiveIntegerField()),
+                (
+                    "verdict",
+                    models.JSONField(
+                        help_text="The policy decision: need, matched rules with facts, near misses, sentences."
+                    ),
+                ),
+                (
+                    "requester",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="actions",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Approval',
+            name="Approval",
             fields=[
-                ('id', models.UUIDField(default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('operation', models.CharField(choices=[('run_start', 'run_start'), ('run_status', 'run_status'), ('run_events', 'run_events'), ('run_approval', 'run_approval'), ('run_stop', 'run_stop'), ('jobs_list', 'jobs_list'), ('job_create', 'job_create'), ('job_get', 'job_get'), ('job_update', 'job_update'), ('job_delete', 'job_delete'), ('job_pause', 'job_pause'), ('job_resume', 'job_resume'), ('job_run', 'job_run')], max_length=16)),
-                ('reason', models.CharField(max_length=4000)),
-                ('title', models.CharField(max_length=300)),
-                ('context', models.CharField(blank=True, help_text='One line below the title in lists, redacted.', max_length=300)),
-                ('subject', models.CharField(max_length=80)),
-                ('subject_digest', models.CharField(max_length=64)),
-                ('status', models.CharField(choices=[('pending', 'Waiting for a decision'), ('approved', 'Approved'), ('denied', 'Denied'), ('expired', 'Expired'), ('withdrawn', 'Withdrawn'), ('revoked', 'Revoked'), ('stale', 'Stale'), ('consumed', 'Used')], default='pending', max_length=16)),
-                ('closed_why', models.CharField(blank=True, max_length=500)),
-                ('created_at', models.DateTimeField()),
-                ('closed_at', models.DateTimeField(null=True)),
-                ('effective_at', models.DateTimeField()),
-                ('effective_why', models.CharField(default='approval_lifetime', max_length=40)),
-                ('offered', models.JSONField(default=list, help_text='Choices that the event offered; empty unless about a prompt.')),
-                ('fixed_choice', models.CharField(blank=True, max_length=16)),
-                ('needs', models.JSONField(help_text='Choice (empty for an action) to what policy says of it.')),
-                ('endpoint_revision', models.PositiveIntegerField()),
-                ('credential_revision', models.PositiveIntegerField()),
-                ('action', models.OneToOneField(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='approval', to='approvals.action')),
-                ('requester', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('endpoint', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='approvals', to='approvals.endpoint')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "operation",
+                    models.CharField(
+                        choices=[
+                            ("run_start", "run_start"),
+                            ("run_status", "run_status"),
+                            ("run_events", "run_events"),
+                            ("run_approval", "run_approval"),
+                            ("run_stop", "run_stop"),
+                            ("jobs_list", "jobs_list"),
+                            ("job_create", "job_create"),
+                            ("job_get", "job_get"),
+                            ("job_update", "job_update"),
+                            ("job_delete", "job_delete"),
+                            ("job_pause", "job_pause"),
+                            ("job_resume", "job_resume"),
+                            ("job_run", "job_run"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("reason", models.CharField(max_length=4000)),
+                ("title", models.CharField(max_length=300)),
+                (
+                    "context",
+                    models.CharField(
+                        blank=True, help_text="One line below the title in lists, redacted.", max_length=300
+                    ),
+                ),
+                ("subject", models.CharField(max_length=80)),
+                ("subject_digest", models.CharField(max_length=64)),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("pending", "Waiting for a decision"),
+                            ("approved", "Approved"),
+                            ("denied", "Denied"),
+                            ("expired", "Expired"),
+                            ("withdrawn", "Withdrawn"),
+                            ("revoked", "Revoked"),
+                            ("stale", "Stale"),
+                            ("consumed", "Used"),
+                        ],
+                        default="pending",
+                        max_length=16,
+                    ),
+                ),
+                ("closed_why", models.CharField(blank=True, max_length=500)),
+                ("created_at", models.DateTimeField()),
+                ("closed_at", models.DateTimeField(null=True)),
+                ("effective_at", models.DateTimeField()),
+                ("effective_why", models.CharField(default="approval_lifetime", max_length=40)),
+                (
+                    "offered",
+                    models.JSONField(
+                        default=list, help_text="Choices that the event offered; empty unless about a prompt."
+                    ),
+                ),
+                ("fixed_choice", models.CharField(blank=True, max_length=16)),
+                (
+                    "needs",
+                    models.JSONField(help_text="Choice (empty for an action) to what policy says of it."),
+                ),
+                ("endpoint_revision", models.PositiveIntegerField()),
+                ("credential_revision", models.PositiveIntegerField()),
+                (
+                    "action",
+                    models.OneToOneField(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="approval",
+                        to="approvals.action",
+                    ),
+                ),
+                (
+                    "requester",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "endpoint",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="approvals",
+                        to="approvals.endpoint",
+                    ),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='action',
-            name='linked_to',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='linked_actions', to='approvals.approval'),
+            model_name="action",
+            name="linked_to",
+            field=models.ForeignKey(
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="linked_actions",
+                to="approvals.approval",
+            ),
         ),
         migrations.CreateModel(
-            name='EndpointStatus',
+            name="EndpointStatus",
             fields=[
-                ('endpoint', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='seen', serialize=False, to='approvals.endpoint')),
-                ('health', models.CharField(choices=[('unknown', 'Not checked yet'), ('ok', 'Answers'), ('unreachable', 'Out of reach'), ('credential_refused', 'Credential refused'), ('draining', 'Shutting down')], default='unknown', max_length=24)),
-                ('checked_at', models.DateTimeField(null=True)),
-                ('version', models.CharField(blank=True, max_length=64)),
-                ('features', models.JSONField(default=dict)),
-                ('detail', models.CharField(blank=True, max_length=500)),
+                (
+                    "endpoint",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        related_name="seen",
+                        serialize=False,
+                        to="approvals.endpoint",
+                    ),
+                ),
+                (
+                    "health",
+                    models.CharField(
+                        choices=[
+                            ("unknown", "Not checked yet"),
+                            ("ok", "Answers"),
+                            ("unreachable", "Out of reach"),
+                            ("credential_refused", "Credential refused"),
+                            ("draining", "Shutting down"),
+                        ],
+                        default="unknown",
+                        max_length=24,
+                    ),
+                ),
+                ("checked_at", models.DateTimeField(null=True)),
+                ("version", models.CharField(blank=True, max_length=64)),
+                ("features", models.JSONField(default=dict)),
+                ("detail", models.CharField(blank=True, max_length=500)),
             ],
         ),
         migrations.AddField(
-            model_name='action',
-            name='endpoint',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='actions', to='approvals.endpoint'),
+            model_name="action",
+            name="endpoint",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="actions", to="approvals.endpoint"
+            ),
         ),
         migrations.CreateModel(
-            name='EvidencePayload',
+            name="EvidencePayload",
             fields=[
-                ('entry', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='payload', serialize=False, to='approvals.evidenceentry')),
-                ('body', models.BinaryField()),
+                (
+                    "entry",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        related_name="payload",
+                        serialize=False,
+                        to="approvals.evidenceentry",
+                    ),
+                ),
+                ("body", models.BinaryField()),
             ],
         ),
         migrations.CreateModel(
-            name='PolicyRevision',
+            name="PolicyRevision",
             fields=[
-                ('id', models.UUIDField(default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('number', models.PositiveIntegerField()),
-                ('rules', models.JSONField()),
-                ('digest', models.CharField(max_length=64)),
-                ('reason', models.CharField(max_length=2000)),
-                ('created_at', models.DateTimeField()),
-                ('author', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='policy_revisions', to='approvals.tenant')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("rules", models.JSONField()),
+                ("digest", models.CharField(max_length=64)),
+                ("reason", models.CharField(max_length=2000)),
+                ("created_at", models.DateTimeField()),
+                (
+                    "author",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="policy_revisions",
+                        to="approvals.tenant",
+                    ),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='approval',
-            name='policy',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='approvals.policyrevision'),
+            model_name="approval",
+            name="policy",
+            field=models.ForeignKey(
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="approvals.policyrevision",
+            ),
         ),
         migrations.AddField(
-            model_name='action',
-            name='policy',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='approvals.policyrevision'),
+            model_name="action",
+            name="policy",
+            field=models.ForeignKey(
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="approvals.policyrevision",
+            ),
         ),
         migrations.CreateModel(
-            name='Membership',
+            name="Membership",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('role', models.CharField(choices=[('requester', 'Requester'), ('reviewer', 'Reviewer'), ('auditor', 'Auditor'), ('admin', 'Admin')], max_length=16)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='memberships', to=settings.AUTH_USER_MODEL)),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='memberships', to='approvals.tenant')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "role",
+                    models.CharField(
+                        choices=[
+                            ("requester", "Requester"),
+                            ("reviewer", "Reviewer"),
+                            ("auditor", "Auditor"),
+                            ("admin", "Admin"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="memberships",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="memberships",
+                        to="approvals.tenant",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='IdempotencyKey',
+            name="IdempotencyKey",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('capability_id', models.CharField(max_length=200)),
-                ('key', models.CharField(max_length=255)),
-                ('claimed_at', models.DateTimeField()),
-                ('action', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='keys', to='approvals.action')),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='approvals.tenant')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("capability_id", models.CharField(max_length=200)),
+                ("key", models.CharField(max_length=255)),
+                ("claimed_at", models.DateTimeField()),
+                (
+                    "action",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="keys",
+                        to="approvals.action",
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="approvals.tenant"
+                    ),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='evidenceentry',
-            name='tenant',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='evidence', to='approvals.tenant'),
+            model_name="evidenceentry",
+            name="tenant",
+            field=models.ForeignKey(
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="evidence",
+                to="approvals.tenant",
+            ),
         ),
         migrations.AddField(
-            model_name='endpoint',
-            name='tenant',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='endpoints', to='approvals.tenant'),
+            model_name="endpoint",
+            name="tenant",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="endpoints", to="approvals.tenant"
+            ),
         ),
         migrations.CreateModel(
-            name='Decision',
+            name="Decision",
             fields=[
-                ('id', models.UUIDField(default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('verdict', models.CharField(choices=[('approve', 'Approve'), ('deny', 'Deny')], max_length=8)),
-                ('choice', models.CharField(blank=True, max_length=16)),
-                ('reason', models.CharField(max_length=4000)),
-                ('seen', models.CharField(max_length=64)),
-                ('created_at', models.DateTimeField()),
-                ('approval', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='decisions', to='approvals.approval')),
-                ('by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='decisions', to=settings.AUTH_USER_MODEL)),
-                ('requester', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='approvals.tenant')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=hermes_portal.ids.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "verdict",
+                    models.CharField(choices=[("approve", "Approve"), ("deny", "Deny")], max_length=8),
+                ),
+                ("choice", models.CharField(blank=True, max_length=16)),
+                ("reason", models.CharField(max_length=4000)),
+                ("seen", models.CharField(max_length=64)),
+                ("created_at", models.DateTimeField()),
+                (
+                    "approval",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="decisions",
+                        to="approvals.approval",
+                    ),
+                ),
+                (
+                    "by",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="decisions",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "requester",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="approvals.tenant"
+                    ),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='chainhead',
-            name='tenant',
-            field=models.OneToOneField(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='chain', to='approvals.tenant'),
+            model_name="chainhead",
+            name="tenant",
+            field=models.OneToOneField(
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="chain",
+                to="approvals.tenant",
+            ),
         ),
         migrations.AddField(
-            model_name='approval',
-            name='tenant',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='approvals', to='approvals.tenant'),
+            model_name="approval",
+            name="tenant",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="approvals", to="approvals.tenant"
+            ),
         ),
         migrations.AddField(
-            model_name='action',
-            name='tenant',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='actions', to='approvals.tenant'),
+            model_name="action",
+            name="tenant",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="actions", to="approvals.tenant"
+            ),
         ),
         migrations.CreateModel(
-            name='Execution',
+            name="Execution",
             fields=[
-                ('action', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='execution', serialize=False, to='approvals.action')),
-                ('lane', models.CharField(max_length=200)),
-                ('status', models.CharField(choices=[('claimed', 'Taken by a worker'), ('refused', 'Not sent'), ('sent', 'Being sent'), ('applied', 'Accepted by Hermes'), ('not_applied', 'Not applied'), ('unknown', 'Outcome unknown'), ('closed', 'Unknown, closed by a person')], default='claimed', max_length=16)),
-                ('fence', models.PositiveIntegerField(default=1)),
-                ('lease_until', models.DateTimeField()),
-                ('worker', models.CharField(max_length=200)),
-                ('claimed_at', models.DateTimeField()),
-                ('sent_at', models.DateTimeField(null=True)),
-                ('send_until', models.DateTimeField(null=True)),
-                ('reply_until', models.DateTimeField(help_text='After this no reply can come any more.', null=True)),
-                ('settled_at', models.DateTimeField(null=True)),
-                ('settled_by', models.CharField(blank=True, help_text='reply, reading or person', max_length=16)),
-                ('code', models.CharField(blank=True, max_length=64)),
-                ('sentence', models.CharField(blank=True, max_length=1000)),
-                ('found', models.JSONField(default=dict, help_text='What the reply or the reading showed, redacted.')),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='approvals.tenant')),
+                (
+                    "action",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        related_name="execution",
+                        serialize=False,
+                        to="approvals.action",
+                    ),
+                ),
+                ("lane", models.CharField(max_length=200)),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("claimed", "Taken by a worker"),
+                            ("refused", "Not sent"),
+                            ("sent", "Being sent"),
+                            ("applied", "Accepted by Hermes"),
+                            ("not_applied", "Not applied"),
+                            ("unknown", "Outcome unknown"),
+                            ("closed", "Unknown, closed by a person"),
+                        ],
+                        default="claimed",
+                        max_length=16,
+                    ),
+                ),
+                ("fence", models.PositiveIntegerField(default=1)),
+                ("lease_until", models.DateTimeField()),
+                ("worker", models.CharField(max_length=200)),
+                ("claimed_at", models.DateTimeField()),
+                ("sent_at", models.DateTimeField(null=True)),
+                ("send_until", models.DateTimeField(null=True)),
+                (
+                    "reply_until",
+                    models.DateTimeField(help_text="After this no reply can come any more.", null=True),
+                ),
+                ("settled_at", models.DateTimeField(null=True)),
+                (
+                    "settled_by",
+                    models.CharField(blank=True, help_text="reply, reading or person", max_length=16),
+                ),
+                ("code", models.CharField(blank=True, max_length=64)),
+                ("sentence", models.CharField(blank=True, max_length=1000)),
+                (
+                    "found",
+                    models.JSONField(
+                        default=dict, help_text="What the reply or the reading showed, redacted."
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="approvals.tenant"
+                    ),
+                ),
             ],
         ),
         migrations.AddConstraint(
-            model_name='policyrevision',
-            constraint=models.UniqueConstraint(fields=('tenant', 'number'), name='one_revision_per_number'),
+            model_name="policyrevision",
+            constraint=models.UniqueConstraint(fields=("tenant", "number"), name="one_revision_per_number"),
         ),
         migrations.AddConstraint(
-            model_name='membership',
-            constraint=models.UniqueConstraint(fields=('tenant', 'user', 'role'), name='one_row_per_role'),
+            model_name="membership",
+            constraint=models.UniqueConstraint(fields=("tenant", "user", "role"), name="one_row_per_role"),
         ),
         migrations.AddConstraint(
-            model_name='idempotencykey',
-            constraint=models.UniqueConstraint(fields=('tenant', 'capability_id', 'key'), name='one_action_per_key'),
+            model_name="idempotencykey",
+            constraint=models.UniqueConstraint(
+                fields=("tenant", "capability_id", "key"), name="one_action_per_key"
+            ),
         ),
         migrations.AddIndex(
-            model_name='evidenceentry',
-            index=models.Index(fields=['tenant', '-seq'], name='evidence_newest_first'),
+            model_name="evidenceentry",
+            index=models.Index(fields=["tenant", "-seq"], name="evidence_newest_first"),
         ),
         migrations.AddConstraint(
-            model_name='evidenceentry',
-            constraint=models.UniqueConstraint(fields=('chain', 'seq'), name='one_entry_per_seq'),
+            model_name="evidenceentry",
+            constraint=models.UniqueConstraint(fields=("chain", "seq"), name="one_entry_per_seq"),
         ),
         migrations.AddConstraint(
-            model_name='decision',
-            constraint=models.UniqueConstraint(fields=('approval', 'by'), name='one_vote_per_person'),
+            model_name="decision",
+            constraint=models.UniqueConstraint(fields=("approval", "by"), name="one_vote_per_person"),
         ),
         migrations.AddConstraint(
-            model_name='decision',
-            constraint=models.CheckConstraint(condition=models.Q(('by', models.F('requester')), _negated=True), name='requester_is_not_approver'),
+            model_name="decision",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("by", models.F("requester")), _negated=True),
+                name="requester_is_not_approver",
+            ),
         ),
         migrations.AddIndex(
-            model_name='approval',
-            index=models.Index(fields=['tenant', 'status', 'effective_at', 'id'], name='approval_queue'),
+            model_name="approval",
+            index=models.Index(fields=["tenant", "status", "effective_at", "id"], name="approval_queue"),
         ),
         migrations.AddConstraint(
-            model_name='approval',
-            constraint=models.UniqueConstraint(condition=models.Q(('status', 'pending')), fields=('subject',), name='one_pending_approval_per_subject'),
+            model_name="approval",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("status", "pending")),
+                fields=("subject",),
+                name="one_pending_approval_per_subject",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='approval',
-            constraint=models.CheckConstraint(condition=models.Q(('effective_at__lte', django.db.models.expressions.CombinedExpression(models.F('created_at'), '+', models.Value(datetime.timedelta(seconds=900))))), name='approval_within_15_minutes'),
+            model_name="approval",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "effective_at__lte",
+                        django.db.models.expressions.CombinedExpression(
+                            models.F("created_at"), "+", models.Value(datetime.timedelta(seconds=900))
+                        ),
+                    )
+                ),
+                name="approval_within_15_minutes",
+            ),
         ),
         migrations.AddIndex(
-            model_name='action',
-            index=models.Index(fields=['tenant', '-created_at', '-id'], name='actions_newest_first'),
+            model_name="action",
+            index=models.Index(fields=["tenant", "-created_at", "-id"], name="actions_newest_first"),
         ),
         migrations.AddIndex(
-            model_name='action',
-            index=models.Index(fields=['tenant', 'input_likeness'], name='actions_with_same_input'),
+            model_name="action",
+            index=models.Index(fields=["tenant", "input_likeness"], name="actions_with_same_input"),
         ),
         migrations.AddConstraint(
-            model_name='action',
-            constraint=models.CheckConstraint(condition=models.Q(('send_before__lte', django.db.models.expressions.CombinedExpression(models.F('created_at'), '+', models.Value(datetime.timedelta(seconds=900))))), name='sent_within_15_minutes'),
+            model_name="action",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "send_before__lte",
+                        django.db.models.expressions.CombinedExpression(
+                            models.F("created_at"), "+", models.Value(datetime.timedelta(seconds=900))
+                        ),
+                    )
+                ),
+                name="sent_within_15_minutes",
+            ),
         ),
         migrations.AddIndex(
-            model_name='execution',
-            index=models.Index(fields=['status', 'lease_until'], name='executions_by_lease'),
+            model_name="execution",
+            index=models.Index(fields=["status", "lease_until"], name="executions_by_lease"),
         ),
         migrations.AddConstraint(
-            model_name='execution',
-            constraint=models.UniqueConstraint(condition=models.Q(('status__in', ('claimed', 'sent'))), fields=('lane',), name='one_mutation_per_lane'),
+            model_name="execution",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("status__in", ("claimed", "sent"))),
+                fields=("lane",),
+                name="one_mutation_per_lane",
+            ),
         ),
     ]
