@@ -641,7 +641,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self.answer
         raise AttributeError(name)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
+    def log_message(self, format: str, *args: Any) -> None:
         """Silent: `requests` is the log."""
 
     @property

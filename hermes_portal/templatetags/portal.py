@@ -80,7 +80,7 @@ def shown_json(value: object) -> SafeString:
 
 
 @register.filter
-def spoken(text: str) -> str:
+def turn(text: str) -> str:
     """Text of a turn without the blank lines that Hermes puts before it (contract 0.19 (b))."""
     return text.lstrip("\n")
 

@@ -171,9 +171,8 @@ def test_after_a_stop_that_hermes_did_not_take_another_may_be_asked_for(cast: Ca
     stop = stop_of(run, cast.requester)
     approve(stop.approval, cast.reviewer)
     claim = intended(stop)
-    run.refresh_from_db()
-    assert run.stop_asked_at is not None
+    assert Run.objects.filter(pk=run.pk, stop_asked_at__isnull=False).exists()
     execution.settle(stop.pk, claim.fence, Outcome(Status.NOT_APPLIED, code, "Refused."), by="reply")
+    assert Run.objects.filter(pk=run.pk, stop_asked_at__isnull=True).exists()
     run.refresh_from_db()
-    assert run.stop_asked_at is None
     assert stop_of(run, cast.requester, "stop-2") != stop
