@@ -136,7 +136,7 @@ def _case_file(
         and access.has_role(person(request), found.tenant, Role.REVIEWER, Role.ADMIN),
         "version": version,
         "follow": not entries or (now - entries[-1].at).total_seconds() < FOLLOWED,
-        "runs": sorted({str(entry.run_id) for entry in entries if entry.run_id}),
+        "runs": _runs(found, entries),
         "now": now,
         "viewer": viewer_token(person(request)),
         "errors": errors or {},
@@ -159,6 +159,13 @@ def _entries(found: Action) -> Sequence[EvidenceEntry]:
         Q(action_id=found.pk) | Q(approval_id__in=approvals) | Q(run_id__in=runs, kind__in=ABOUT_RUN)
     )
     return list(rows.select_related("payload").order_by("seq")[:TRAIL])
+
+
+def _runs(found: Action, entries: Sequence[EvidenceEntry]) -> list[str]:
+    """The runs that it is about: those of its entries, and the one that it names as its subject (a stop)."""
+    kind, _, named = found.subject.partition(":")
+    runs = {str(entry.run_id) for entry in entries if entry.run_id}
+    return sorted(runs | ({named} if kind == "run" else set()))
 
 
 def _proof(entries: Sequence[EvidenceEntry]) -> dict[str, Any]:

@@ -66,7 +66,9 @@ def browser(_loop_beside_the_database: None) -> Iterator[Browser]:
     """Debian's Chromium, without a window and without a word to anybody."""
     expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
-        asyncio.get_running_loop().set_debug(False)  # of development mode, it records a traceback for every message
+        asyncio.get_running_loop().set_debug(
+            False
+        )  # of development mode, it records a traceback for every message
         chromium = playwright.chromium.launch(executable_path=chromium_path(), args=list(ARGUMENTS))
         yield chromium
         chromium.close()

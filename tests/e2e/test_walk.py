@@ -178,7 +178,8 @@ def test_a_run_ends_as_cancelled_only_after_an_approved_stop(sign_in: Visitors, 
     requester.get_by_role("button", name="Ask for a stop").click()
     requester.wait_for_url(re.compile(r"/actions/"))
     shoot(requester, "walk-6-stop-asked")
-    requester.goto(run)
+    requester.get_by_role("link", name="its transcript").click()
+    requester.wait_for_url(run)
     stay(requester)
     expect(state(requester)).to_have_text("Running")
 
