@@ -63,6 +63,19 @@ MEANINGS: dict[str, Meaning] = {
     ),
 }
 
+# After a gap nothing proves any more which request is the oldest one (rule 6).
+BLOCKED = Meaning(
+    MEANINGS[Status.WAITING].means,
+    "After a gap it cannot be answered from here. Ask for a stop, or answer it at Hermes itself.",
+)
+
+
+def meaning_of(run: Run) -> Meaning:
+    """The meaning of a run's state, as it stands."""
+    unproven = run.gaps and not run.features.get("request_id")
+    return BLOCKED if run.status == Status.WAITING and unproven else MEANINGS[Status(run.status)]
+
+
 STREAMS: dict[str, str] = {
     Run.Stream.NONE: "not read yet",
     Run.Stream.OPEN: "being read",

@@ -23,7 +23,7 @@ from runs import practice as practice_runs
 from runs.forms import StartForm, StopForm, field_of, fresh_key
 from runs.models import Prompt, Run, RunEvent
 from runs.operations import start_again_at
-from runs.states import BUSY, BUSY_CODES, MEANINGS, STREAMS
+from runs.states import BUSY, BUSY_CODES, STREAMS, meaning_of
 
 PAGE = 50
 ROWS = 200  # of a transcript in one answer; the page stays bounded however long the run is
@@ -254,7 +254,7 @@ def _state(request: HttpRequest, found: Run) -> dict[str, Any]:
         "section": "runs",
         "run": found,
         "now": now,
-        "meaning": MEANINGS[found.status],
+        "meaning": meaning_of(found),
         "stream": STREAMS[found.stream],
         "attempt": attempt,
         "busy": BUSY if attempt and attempt.code in BUSY_CODES else "",

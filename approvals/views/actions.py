@@ -84,11 +84,15 @@ def state(action: Action, now: datetime) -> dict[str, str]:
         words = str(attempt.get_status_display())
         if attempt.status == Execution.Status.APPLIED and action.operation == "run_stop":
             words = "Stop requested"
+        if attempt.status == Execution.Status.APPLIED and action.linked_to_id:
+            words = "Denial delivered"
         return {"code": attempt.status, "words": words}
     if approval:
         live = approval.status in (Approval.Status.PENDING, Approval.Status.APPROVED)
         if live and approval.effective_at <= now:
             return {"code": "expired", "words": "Expired"}
+        if live and action.linked_to_id:
+            return {"code": "pending", "words": "Denial on its way"}
         return {"code": approval.status, "words": str(approval.get_status_display())}
     if action.send_before <= now:
         return {"code": "expired", "words": "Expired before it was sent"}

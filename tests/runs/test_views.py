@@ -436,3 +436,11 @@ def test_a_reviewer_gets_a_practice_run_that_the_demos_own_account_asked_for(
 def test_a_person_without_a_tenant_gets_no_practice_run(cast: Cast, settings: Any) -> None:
     settings.PORTAL_DEMO = True
     assert as_(cast.nobody).post(reverse("practice")).status_code == 404
+
+
+def test_after_a_gap_a_waiting_run_says_that_only_a_stop_is_left(cast: Cast) -> None:
+    run = scenes.running(cast.requester, cast.endpoint)
+    Run.objects.filter(pk=run.pk).update(status=Run.Status.WAITING, gaps=1)
+    assert "After a gap it cannot be answered from here." in page(cast.requester, run)
+    Run.objects.filter(pk=run.pk).update(features={"request_id": True})
+    assert "Open the card of the oldest request" in page(cast.requester, run)
