@@ -208,29 +208,34 @@ def loaded(action_id: UUID) -> Action:
 
 
 def _recheck(action: Action, now: datetime) -> None:
-    """Rule 3: policy, roles, endpoint and credential once more. Raises Stale."""
+    """Rule 3: policy, roles, endpoint and credential once more. Raises Stale.
+
+    A denial on its way releases nothing, so only endpoint, time and its reviewer count.
+    """
     if action.send_before <= now:
         raise Stale("too_late", "Its 15 minutes are over.")
     refuse_changed_endpoint(action.endpoint, action.endpoint_revision, action.credential_revision)
+    if action.linked_to_id is None:
+        _recheck_permission(action)
+    if action.needs_approval and votes(action.approval) < max(action.verdict["approvers"], 1):
+        raise Stale("approver_role", "Somebody who approved this is no longer a reviewer.")
+
+
+def _recheck_permission(action: Action) -> None:
     if not access.has_role(action.requester, action.tenant, Role.REQUESTER):
         raise Stale("requester_role", f"{action.requester} is no longer a requester in {action.tenant}.")
-    needed = action.verdict["approvers"]
     revision = PolicyRevision.objects.filter(tenant=action.tenant_id).order_by("-number").first()
-    if revision is not None and revision.pk != action.policy_id:
-        known = operations.get(action.operation)
-        choice = str(exact_input(action).get("choice", ""))
-        _, verdict = weigh(
-            endpoint=action.endpoint,
-            operation=action.operation,
-            requester=action.requester,
-            input=exact_input(action),
-            state=known.facts(action.subject, choice),
-        )
-        if action.linked_to_id:  # a denial on its way: one reviewer is enough, whatever the rules say
-            verdict |= {"approvers": 1}
-        refuse_stricter(action.verdict, verdict, revision)
-    if action.needs_approval and votes(action.approval) < max(needed, 1):
-        raise Stale("approver_role", "Somebody who approved this is no longer a reviewer.")
+    if revision is None or revision.pk == action.policy_id:
+        return
+    input = exact_input(action)
+    _, verdict = weigh(
+        endpoint=action.endpoint,
+        operation=action.operation,
+        requester=action.requester,
+        input=input,
+        state=operations.get(action.operation).facts(action.subject, str(input.get("choice", ""))),
+    )
+    refuse_stricter(action.verdict, verdict, revision)
 
 
 def _consume(action: Action, now: datetime) -> None:
@@ -483,8 +488,20 @@ def _end_dead_claim(execution: Execution) -> bool:
         publish("approvals.tasks.execute", str(execution.pk))
         return False
     with evidence.chain(execution.action.tenant, durable=True) as chain:
-        _refuse(chain, loaded(execution.pk), execution.fence, Stale("too_late", "No worker sent it in time."))
+        action = loaded(execution.pk)
+        _refuse(chain, action, execution.fence, _why_not(action))
     return True
+
+
+def _why_not(action: Action) -> Stale:
+    """Why an action that was taken by a worker can no longer be sent."""
+    if action.needs_approval and action.approval.status not in (
+        Approval.Status.APPROVED,
+        Approval.Status.EXPIRED,
+    ):
+        state = action.approval.get_status_display().lower()
+        return Stale(f"is_{action.approval.status}", f"Its approval is {state}: {action.approval.closed_why}")
+    return Stale("too_late", "No worker sent it in time.")
 
 
 def _give_up_waiting(execution: Execution) -> bool:

@@ -102,8 +102,8 @@ class Operation(Protocol):
     def settle(self, action: "Action", execution: "Execution", outcome: Outcome, chain: "Chain") -> None:
         """The outcome is written: move what belongs to it. Also called for a refusal, with the status refused."""
 
-    def abandoned(self, action: "Action", chain: "Chain") -> None:
-        """It will never be sent: its approval ended, or its time ran out before a worker took it."""
+    def abandoned(self, approval: "Approval", chain: "Chain") -> None:
+        """The approval ended and nothing was sent under it: let go of what waited for it, or ask again."""
 
     def reconcile(self, action: "Action", execution: "Execution") -> Outcome | None:
         """Reads (never writes) what came of an attempt whose outcome is unknown; None while it is not known."""

@@ -488,7 +488,7 @@ def load_policy(
             rules=rules,
             digest=digest,
             author=author,
-            reason=reason,
+            reason=redaction.redact(reason),
             created_at=chain.now,
         )
         data = {

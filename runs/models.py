@@ -177,7 +177,8 @@ class Prompt(Guarded):
             Status.LAPSED,
             Status.VOID,
         ),
-        Status.IN_DOUBT: (Status.ANSWERED, Status.VOID),
+        # a late reply can still prove that the answer was not taken, or was never sent
+        Status.IN_DOUBT: (Status.ANSWERED, Status.VOID, Status.LAPSED, Status.OPEN),
     }
     UNSETTLED = (Status.OPEN, Status.ANSWERING, Status.IN_DOUBT)
 

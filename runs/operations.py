@@ -64,7 +64,7 @@ class _RunOperation:
     def refused(self, error: HermesError) -> Outcome | None:
         return None
 
-    def abandoned(self, action: Action, chain: Chain) -> None:
+    def abandoned(self, approval: Approval, chain: Chain) -> None:
         """Nothing else hangs on it."""
 
     def reconcile(self, action: Action, execution: Execution) -> Outcome | None:
@@ -161,11 +161,15 @@ class RunStart(_RunOperation):
             transaction.on_commit(lambda: publish("runs.tasks.follow", str(run.pk)), robust=True)
             return
         if outcome.status != Status.UNKNOWN:
-            self.abandoned(action, chain)
+            self._not_started(action)
             return
         run.moves_to(Run.Status.START_UNKNOWN, version=run.version + 1)
 
-    def abandoned(self, action: Action, chain: Chain) -> None:
+    def abandoned(self, approval: Approval, chain: Chain) -> None:
+        if approval.action is not None:
+            self._not_started(approval.action)
+
+    def _not_started(self, action: Action) -> None:
         run = Run.objects.select_for_update().get(action=action)
         run.moves_to(Run.Status.NOT_STARTED, version=run.version + 1)
 
@@ -356,6 +360,10 @@ class RunApproval(_RunOperation):
         else:
             prompts.reopen(chain, prompt)
 
+    def abandoned(self, approval: Approval, chain: Chain) -> None:
+        """The run still waits: a new card, under what holds now, as long as an answer can be sent."""
+        prompts.reopen(chain, _prompt_of(approval.action.subject if approval.action else approval.subject))
+
     def reconcile(self, action: Action, execution: Execution) -> Outcome | None:
         prompt = _prompt_of(action.subject)
         seen = prompts.observed(prompt, action.input_shown["choice"])
@@ -430,11 +438,22 @@ def _refuse_too_soon(endpoint: Endpoint) -> None:
 
 
 def _refuse_over(run: Run) -> None:
-    """Raises Stale when there is nothing to stop, or a stop is on its way."""
+    """Raises Stale when there is nothing to stop, or a stop is on its way.
+
+    After a stop whose outcome is unknown a person may ask for another: Hermes answers a repeated stop like the first.
+    """
     if run.status not in Run.LIVE:
         raise Stale("run_over", f"There is nothing to stop: the run is {run.get_status_display().lower()}.")
-    if run.stop_asked_at is not None:
+    if run.stop_asked_at is not None and not _last_stop_unknown(run):
         raise Stale("stop_asked", f"A stop was sent already at {run.stop_asked_at:%H:%M:%S} UTC.")
+
+
+def _last_stop_unknown(run: Run) -> bool:
+    sent = Execution.objects.filter(
+        action__subject=f"run:{run.pk}", action__operation="run_stop", sent_at__isnull=False
+    )
+    last = sent.order_by("-sent_at").first()
+    return last is not None and last.status in (Status.UNKNOWN, Status.CLOSED)
 
 
 def _run_of(action: Action | None) -> Run:

@@ -192,13 +192,14 @@ def _open_approval(chain: Chain, prompt: Prompt) -> Approval | None:
     needs: dict[str, dict[str, Any]] = {}
     policy = None
     for choice in prompt.choices:
-        policy, needs[choice] = services.weigh(
+        policy, verdict = services.weigh(
             endpoint=run.endpoint,
             operation=OPERATION,
             requester=run.requester,
             input=answer_input(prompt, choice),
             state=facts(prompt, choice),
         )
+        needs[choice] = services.DENIAL if choice == "deny" else verdict
     return services.open_approval(
         chain,
         endpoint=run.endpoint,
@@ -412,7 +413,7 @@ def reopen(chain: Chain, prompt: Prompt) -> Approval | None:
     prompt = Prompt.objects.select_related("run__endpoint__tenant", "run__requester", "run__action").get(
         pk=prompt.pk
     )
-    if prompt.status == Status.ANSWERING:
+    if prompt.status in (Status.ANSWERING, Status.IN_DOUBT):
         if prompt.let_go:
             close(chain, prompt, Status.LAPSED, "Hermes stopped waiting.")
             return None

@@ -36,7 +36,7 @@ MEANINGS: dict[str, Meaning] = {
     Status.RUNNING: Meaning("Hermes works on it.", "Nothing to do: the events follow here."),
     Status.WAITING: Meaning(
         "Hermes says that it waits for an answer. It may go on saying so after its wait has run out.",
-        "Open the card of the oldest request and decide.",
+        "Open the card of the oldest request; a reviewer decides there.",
     ),
     Status.STOPPING: Meaning(
         "Stop requested. Hermes took the request; the run has not ended by that.",
@@ -51,7 +51,8 @@ MEANINGS: dict[str, Meaning] = {
         "Read the error, then check what its tools had done.",
     ),
     Status.CANCELLED: Meaning(
-        f"The run was ended on request. {EFFECTS}", "Check what its tools had done before the stop."
+        f"Hermes ended the run early: on request, or because it was shut down. {EFFECTS}",
+        "Check what its tools had done before the end.",
     ),
     Status.INTERRUPTED: Meaning(
         f"Hermes ended it before its work was done. {EFFECTS}",

@@ -25,7 +25,6 @@ class Kind(models.TextChoices):
     APPROVAL_WITHDRAWN = "approval.withdrawn", "Withdrawn"
     APPROVAL_REVOKED = "approval.revoked", "Revoked"
     APPROVAL_STALE = "approval.stale", "Stale"
-    APPROVAL_NARROWED = "approval.narrowed", "Deadline moved earlier"
     EXECUTION_INTENT = "execution.intent", "About to send"
     EXECUTION_REFUSED = "execution.refused", "Not sent: the re-check failed"
     EXECUTION_APPLIED = "execution.applied", "Accepted by Hermes"

@@ -1,11 +1,10 @@
 """The ways approvals and actions change. Atomic, keyword-only, one reading of the clock, evidence with every step."""
 
-from approvals.services.actions import make_action, weigh
+from approvals.services.actions import DENIAL, make_action, weigh
 from approvals.services.approvals import (
     close_approval,
     earlier_denials,
     expire,
-    narrow,
     open_approval,
     revoke,
     seen_digest,
@@ -15,13 +14,13 @@ from approvals.services.decisions import decide
 from approvals.services.requests import Requested, request
 
 __all__ = [
+    "DENIAL",
     "Requested",
     "close_approval",
     "decide",
     "earlier_denials",
     "expire",
     "make_action",
-    "narrow",
     "open_approval",
     "request",
     "revoke",

@@ -33,7 +33,7 @@ CLOSING = {
 SWEEP_SIZE = 200
 
 
-# --- opening and narrowing -----------------------------------------------------------------------------------------
+# --- opening -----------------------------------------------------------------------------------------
 
 
 def open_approval(
@@ -101,22 +101,6 @@ def open_approval(
     return approval
 
 
-def narrow(chain: Chain, approval: Approval, effective_at: datetime, why: str) -> bool:
-    """Moves the deadline of a live approval earlier, never later. False when it did not move."""
-    moved = Approval.objects.filter(
-        pk=approval.pk, status__in=(Status.PENDING, Status.APPROVED), effective_at__gt=effective_at
-    ).update(effective_at=effective_at, effective_why=why)
-    if moved:
-        chain.append(
-            Kind.APPROVAL_NARROWED,
-            actor=CLOCK,
-            approval=approval.pk,
-            data={"ends_at": evidence.timestamp(effective_at), "ends_why": why},
-        )
-    approval.refresh_from_db()
-    return bool(moved)
-
-
 # --- what was on the screen ----------------------------------------------------------------------------------------
 
 
@@ -159,13 +143,8 @@ def close_approval(chain: Chain, approval: Approval, to: str, why: str, actor: A
         action=approval.action_id,
         data={"why": why},
     )
-    abandon(chain, approval)
+    operations.get(approval.operation).abandoned(approval, chain)
     return True
-
-
-def abandon(chain: Chain, approval: Approval) -> None:
-    if approval.action is not None:
-        operations.get(approval.operation).abandoned(approval.action, chain)
 
 
 def withdraw(*, approval: Approval, user: User) -> None:

@@ -10,8 +10,8 @@ from approvals.errors import Denied, Invalid
 from approvals.evidence import CLOCK, Actor, Chain
 from approvals.models import Approval, Decision, Endpoint, Kind, PolicyRevision, Role, User
 from approvals.nudges import nudge
-from approvals.services.actions import checked_reason, make_action, weigh
-from approvals.services.approvals import abandon, close_approval, locked, open_approval, seen_digest
+from approvals.services.actions import DENIAL, checked_reason, make_action, weigh
+from approvals.services.approvals import close_approval, locked, open_approval, seen_digest
 from hermes_portal.transitions import Conflict
 
 Status = Approval.Status
@@ -88,7 +88,7 @@ def _refuse_stale(approval: Approval, choice: str) -> None:
     """Raises Stale when configuration or policy would have changed the picture (rule 3)."""
     refuse_changed_endpoint(approval.endpoint, approval.endpoint_revision, approval.credential_revision)
     revision = PolicyRevision.objects.filter(tenant=approval.tenant_id).order_by("-number").first()
-    if revision is None or revision.pk == approval.policy_id:
+    if choice == "deny" or revision is None or revision.pk == approval.policy_id:
         return
     known = operations.get(approval.operation)
     _, verdict = weigh(
@@ -192,7 +192,7 @@ def _deny(chain: Chain, approval: Approval, decision: Decision) -> None:
         data=_voted(decision),
     )
     if not approval.offered:
-        abandon(chain, approval)
+        operations.get(approval.operation).abandoned(approval, chain)
         return
     asked = operations.get(approval.operation).choice_input(approval, "deny")
     linked = make_action(
@@ -204,7 +204,7 @@ def _deny(chain: Chain, approval: Approval, decision: Decision) -> None:
         asked=asked,
         key=asked.key,
         revision=approval.policy,
-        verdict=approval.need("deny") | {"approvers": 1},
+        verdict=DENIAL,
         linked_to=approval,
         actor=Actor.user(decision.by),
     )

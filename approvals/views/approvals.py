@@ -17,9 +17,18 @@ from approvals import access, operations, services
 from approvals.errors import Invalid
 from approvals.forms import DecideForm, ReasonForm
 from approvals.models import Approval, Decision, Execution, Role, User
-from approvals.views.frame import HTMX, is_other_viewer, other_viewer, person, unchanged, viewer_token
+from approvals.views.frame import (
+    HTMX,
+    is_other_viewer,
+    other_viewer,
+    person,
+    unchanged,
+    viewer_token,
+    waiting,
+)
 from approvals.views.queue import ASIDE, need_words
 from hermes_portal import clock
+from hermes_portal.hermes.events import CHOICES
 from hermes_portal.transitions import Conflict
 
 Status = Approval.Status
@@ -55,10 +64,10 @@ def approval(request: HttpRequest, pk: UUID) -> HttpResponse:
 
 def _drawn(request: HttpRequest, context: dict[str, Any], status: int = 200) -> HttpResponse:
     """The page whole, or for htmx the part of it that changes."""
-    template = (
-        "approvals/_approval.html" if request.headers.get(HTMX) == "true" else "approvals/approval.html"
-    )
-    return render(request, template, context, status=status)
+    if request.headers.get(HTMX) != "true":
+        return render(request, "approvals/approval.html", context, status=status)
+    context |= {"polled": True, "waiting": waiting(person(request))}
+    return render(request, "approvals/_approval.html", context, status=status)
 
 
 def _context(request: HttpRequest, found: Approval, **more: Any) -> dict[str, Any]:
@@ -156,10 +165,15 @@ def _standing(
     )
 
 
+def _rank(item: tuple[str, Any]) -> int:
+    """The order in which people read the choices; a database keeps none."""
+    return CHOICES.index(item[0]) if item[0] in CHOICES else 0
+
+
 def _policies(found: Approval) -> list[dict[str, Any]]:
     """What policy says, once for all choices of which it says the same."""
     said: list[dict[str, Any]] = []
-    for choice, verdict in found.needs.items():
+    for choice, verdict in sorted(found.needs.items(), key=_rank):
         words = {name: verdict.get(name) for name in ("forbidden", "approvers", "sentences")}
         same = next((item for item in said if item["verdict"] == words), None)
         if same:
