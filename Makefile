@@ -70,7 +70,7 @@ environments: $(VENV)/.tools $(HERMES_VENV)/.ready
 
 # Both environments at once: unpacking one overlaps with downloading the other.
 demo:
-	@$(MAKE) --no-print-directory -j2 $(VENV)/.serving $(HERMES_VENV)/.ready
+	@$(MAKE) --silent --no-print-directory -j2 $(VENV)/.serving $(HERMES_VENV)/.ready
 	@exec $(BIN)/python manage.py demo
 
 # A running demo holds its pid file. A sandbox whose demo was killed has ended with it; the second line makes sure.

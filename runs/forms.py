@@ -75,7 +75,7 @@ def _json(text: str) -> object:
     try:
         parsed = strictjson.loads(text)
     except strictjson.StrictJSONError as error:
-        reason = error.reason.replace("_", " ")
+        reason = "a mistake in it" if error.reason == "not_json" else error.reason.replace("_", " ")
         raise forms.ValidationError(
             f"This JSON cannot be read: {reason}. Correct it, or send it as plain text."
         ) from None

@@ -51,6 +51,8 @@ class Command(BaseCommand):
         started = time.monotonic()
         logging.getLogger("approvals").setLevel(logging.WARNING)  # the welcome says what matters here
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self.stdout.write("Starting a Hermes, its scripted model and the portal")
+        self.stdout.flush()
         try:
             with Sandbox(
                 directory=directory / "sandbox", approval_timeout=WAIT, warm=True, pace=0.04
@@ -78,7 +80,7 @@ class Command(BaseCommand):
             start_practice(practice.FINISHED)
             start_practice(practice.WAITING)
             self.welcome(bind, logins, log, time.monotonic() - started)
-            self.offer(portal)
+            self.offer(portal, sandbox)
         finally:
             portal.send_signal(signal.SIGTERM)
             with contextlib.suppress(Exception):
@@ -96,7 +98,10 @@ class Command(BaseCommand):
             "  What to try",
             "    1. Sign in as reviewer. A command waits in the queue: read it, give a reason, allow it once.",
             "    2. Watch the run go on, on its page. Start another practice run and deny that one.",
-            "    3. Sign in as requester to start a run of your own, or to ask for a stop.",
+            "    3. Sign in as requester, start a run and ask for a stop of it. The scripted model knows these:",
+            f"         {practice.WAITING:<36} one reviewer",
+            f"         {'Clear the old log files.':<36} two reviewers",
+            f"         {'Fix the permissions of the uploads.':<36} policy lets it only be denied",
             "    4. Sign in as auditor and export the evidence; then: .venv/bin/python approvals/verifier.py FILE",
             "",
             f"  A waiting command lapses after {WAIT // 60} minutes, when Hermes stops waiting.",
@@ -106,7 +111,7 @@ class Command(BaseCommand):
         self.stdout.write("\n".join(lines))
         self.stdout.flush()
 
-    def offer(self, portal: Any) -> None:
+    def offer(self, portal: Any, sandbox: Sandbox) -> None:
         """A new practice run for each Enter, until the portal or the person ends it."""
         interactive = sys.stdin is not None and sys.stdin.isatty()
         while portal.poll() is None:
@@ -115,6 +120,9 @@ class Command(BaseCommand):
             elif select.select([sys.stdin], [], [], 0.5)[0]:
                 if sys.stdin.readline() == "":
                     interactive = False
+                    continue
+                if not sandbox.servers[0].alive():
+                    self.stdout.write("  Hermes has ended. Ctrl-C, then make demo, brings it back.")
                     continue
                 start_practice(practice.WAITING)
                 self.stdout.write("  A new practice run waits in the queue in a moment.")
