@@ -108,6 +108,9 @@ class Operation(Protocol):
     def reconcile(self, action: "Action", execution: "Execution") -> Outcome | None:
         """Reads (never writes) what came of an attempt whose outcome is unknown; None while it is not known."""
 
+    def exact(self, approval: "Approval") -> bytes:
+        """The exact bytes that a decision is about, unsealed. Only for a recorded look."""
+
     def card(self, approval: "Approval", viewer: "User") -> Card:
         """What the decide page shows."""
 

@@ -11,6 +11,7 @@ urlpatterns = [
     path("approvals/<uuid:pk>/decide/", approvals.decide, name="decide"),
     path("approvals/<uuid:pk>/withdraw/", approvals.withdraw, name="withdraw"),
     path("approvals/<uuid:pk>/revoke/", approvals.revoke, name="revoke"),
+    path("approvals/<uuid:pk>/exact/", approvals.exact, name="exact"),
     path("approvals/<uuid:pk>/aside/", approvals.aside, name="aside"),
     path("requests/", actions.requests, name="requests"),
     path("actions/<uuid:pk>/", actions.action, name="action"),

@@ -55,6 +55,10 @@ class _RunOperation:
         assert approval.action is not None
         return exact_input(approval.action)
 
+    def exact(self, approval: Approval) -> bytes:
+        assert approval.action is not None
+        return canonical.dumps(exact_input(approval.action))
+
     def decidable(self, approval: Approval, choice: str, now: datetime) -> None:
         """Nothing stands in the way."""
 
@@ -282,6 +286,11 @@ class RunApproval(_RunOperation):
 
     def policy_input(self, approval: Approval, choice: str) -> dict[str, Any]:
         return self.choice_input(approval, choice).input
+
+    def exact(self, approval: Approval) -> bytes:
+        return prompts.exact_frame(
+            _prompt_of(approval.action.subject if approval.action else approval.subject)
+        )
 
     def decidable(self, approval: Approval, choice: str, now: datetime) -> None:
         prompts.prove_head(_prompt_of(approval.subject), now, alive=False)

@@ -64,6 +64,10 @@ TABLE: dict[str, tuple[Row, ...]] = {
         Row(members(403, reviewer=409), "post", {"reason": "x"}, object="card"),
         Row(everybody(405), object="card"),
     ),
+    "approvals/<uuid:pk>/exact/": (
+        Row(members(200), object="card"),
+        Row(members(403, reviewer=200, auditor=200), "post", {"reason": "x"}, object="card"),
+    ),
     "approvals/<uuid:pk>/aside/": (
         Row(members(302), "post", object="card"),
         Row(everybody(405), object="card"),

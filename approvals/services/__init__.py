@@ -11,6 +11,7 @@ from approvals.services.approvals import (
     withdraw,
 )
 from approvals.services.decisions import decide
+from approvals.services.looks import look, may_look
 from approvals.services.requests import Requested, request
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "decide",
     "earlier_denials",
     "expire",
+    "look",
     "make_action",
+    "may_look",
     "open_approval",
     "request",
     "revoke",

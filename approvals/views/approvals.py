@@ -1,6 +1,7 @@
 """One approval: what will run, the decision, and the rest; and the commands on it."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +12,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from approvals import access, operations, services
 from approvals.errors import Invalid
@@ -22,12 +23,13 @@ from approvals.views.frame import (
     is_other_viewer,
     other_viewer,
     person,
+    problem,
     unchanged,
     viewer_token,
     waiting,
 )
 from approvals.views.queue import ASIDE, need_words
-from hermes_portal import clock
+from hermes_portal import clock, sealing
 from hermes_portal.hermes.events import CHOICES
 from hermes_portal.transitions import Conflict
 
@@ -277,3 +279,39 @@ def aside(request: HttpRequest, pk: UUID) -> HttpResponse:
         messages.info(request, "Set aside for you only. Nothing was sent; others still see it.")
     request.session[ASIDE] = hidden[-ASIDE_LIMIT:]
     return HttpResponseRedirect(reverse("queue"))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def exact(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """The exact bytes behind a card: a form first, and the bytes only after a reason that is evidence by then."""
+    found = _load(request, pk)
+    context: dict[str, Any] = {
+        "section": "queue",
+        "approval": found,
+        "may": services.may_look(found, person(request)),
+        "viewer": viewer_token(person(request)),
+    }
+    if request.method != "POST":
+        return render(request, "approvals/exact.html", context)
+    if is_other_viewer(request):
+        return other_viewer(request)
+    form = ReasonForm(request.POST)
+    reason = form.cleaned_data["reason"] if form.is_valid() else ""
+    try:
+        context["exact"] = _readable(services.look(approval=found, user=person(request), reason=reason))
+    except Invalid as invalid:
+        context["errors"] = invalid.errors
+        return render(request, "approvals/exact.html", context, status=422)
+    except sealing.CannotOpen as locked:
+        return problem(
+            request, 409, "Cannot be opened", f"{locked} Ask whoever keeps the keys of the portal."
+        )
+    return render(request, "approvals/exact.html", context)
+
+
+def _readable(exact: bytes) -> str:
+    """JSON with everything but ASCII as escapes, so that no character can hide; other bytes as Python writes them."""
+    try:
+        return json.dumps(json.loads(exact), ensure_ascii=True, indent=2)
+    except (ValueError, RecursionError):
+        return ascii(exact.decode("utf-8", "backslashreplace"))

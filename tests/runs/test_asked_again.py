@@ -102,6 +102,7 @@ def test_a_late_proof_frees_a_request_from_doubt(cast: Cast, prompt: Prompt, cod
     card = pending(prompt)
     vote(card, cast.reviewer)
     card.refresh_from_db()
+    assert card.action_id is not None
     claim = execution._claim(card.action_id)
     assert claim is not None
     assert execution._intend(claim) is not None
