@@ -41,7 +41,14 @@ from approvals.sweeps import each
 from hermes_portal import clock, redaction, sealing
 from hermes_portal.hermes.capabilities import CONTRACTS
 from hermes_portal.hermes.client import Call, Client, WireRequest
-from hermes_portal.hermes.errors import CredentialRefused, HermesError, NotSent, OutcomeUnknown, Refused
+from hermes_portal.hermes.errors import (
+    ConnectFailed,
+    CredentialRefused,
+    HermesError,
+    NotSent,
+    OutcomeUnknown,
+    Refused,
+)
 from hermes_portal.transitions import Conflict
 
 log = logging.getLogger(__name__)
@@ -337,6 +344,8 @@ def _send(intent: Intent) -> Outcome:
         client = Client(endpoint.target())
         reached("connecting")
         reply = client.send(intent.request, intent.call, send_until=intent.send_until, now=clock.now)
+        if endpoint.seen.health != EndpointStatus.Health.OK:
+            mark(endpoint.pk, EndpointStatus.Health.OK, "")
         return operation.accepted(intent.action, reply)
     except sealing.CannotOpen:
         return Outcome(
@@ -345,6 +354,8 @@ def _send(intent: Intent) -> Outcome:
     except (NotSent, Refused) as error:
         if isinstance(error, CredentialRefused):
             mark(endpoint.pk, EndpointStatus.Health.CREDENTIAL_REFUSED, error.sentence)
+        if isinstance(error, ConnectFailed):
+            mark(endpoint.pk, EndpointStatus.Health.UNREACHABLE, error.sentence)
         return operation.refused(error) or Outcome(
             Status.NOT_APPLIED, error.code, error.sentence, shown(error, endpoint)
         )

@@ -20,7 +20,7 @@ TRIES, PAUSE_SECONDS = 50, 0.02
 class Channel(filesystem.Channel):
     """Only what writes and what reads a table differ from kombu's."""
 
-    def _put(self, queue: Any, message: Any, **kwargs: Any) -> None:
+    def _put(self, queue: str, message: Any, **kwargs: Any) -> None:  # type: ignore[override]  # the stubs disagree
         folder = Path(self.data_folder_out)
         name = f"{time.monotonic_ns() // 1_000_000}_{uuid.uuid4()}.{queue}"
         unfinished = folder / f"{name}.part"

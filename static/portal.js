@@ -169,6 +169,8 @@
     }
   }
 
+  document.addEventListener("htmx:oobAfterSwap", joinText);
+
   // The transcript on the page stays bounded; "Earlier rows" has the rest.
   function trim() {
     const rows = find("#transcript")?.children;

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from approvals import access, operations, services
 from approvals.errors import Invalid
 from approvals.forms import DecideForm, ReasonForm
-from approvals.models import Approval, Decision, Execution, Role, User
+from approvals.models import Action, Approval, Decision, Execution, Role, User
 from approvals.views.frame import (
     HTMX,
     is_other_viewer,
@@ -94,7 +94,9 @@ def _context(request: HttpRequest, found: Approval, **more: Any) -> dict[str, An
         "aside": str(found.pk) in request.session.get(ASIDE, []),
         "viewer": viewer_token(person(request)),
         "execution": _execution(found),
-        "linked": found.linked_actions.first() if found.status == Status.DENIED and found.offered else None,
+        "linked": found.linked_actions.select_related("execution").first()
+        if found.status == Status.DENIED and found.offered
+        else None,
         "errors": {},
         "notice": "",
         "reason": "",
@@ -123,8 +125,15 @@ def _version(context: dict[str, Any]) -> str:
         context["standing"],
         execution and (execution.status, execution.code),
         prompt and prompt.status,
+        _delivery(context["linked"]),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _delivery(linked: Action | None) -> str:
+    """How far the denial got on its way to Hermes."""
+    attempt = getattr(linked, "execution", None)
+    return attempt.status if isinstance(attempt, Execution) else ""
 
 
 def _execution(found: Approval) -> Execution | None:

@@ -65,9 +65,10 @@ def told(entry: EvidenceEntry) -> Told:
         if data and data.get(name)
     ]
     tone = "bad" if entry.kind in BAD else "ok" if entry.kind in GOOD else ""
-    return Told(
-        entry, str(Kind(entry.kind).label), entry.actor.partition(":")[2] or entry.actor, facts, data, tone
-    )
+    what = str(Kind(entry.kind).label)
+    if entry.kind == Kind.APPROVAL_APPROVED and data and data.get("choice") == "deny":
+        what, tone = "Approved, to deny", ""
+    return Told(entry, what, entry.actor.partition(":")[2] or entry.actor, facts, data, tone)
 
 
 @require_safe

@@ -115,11 +115,20 @@ def test_a_wrong_token_marks_the_endpoint(ask: Ask, hermes: FakeHermes, desk: Ca
     assert seen.health == EndpointStatus.Health.CREDENTIAL_REFUSED
 
 
-def test_an_unreachable_provider_is_not_applied(ask: Ask, hermes: FakeHermes) -> None:
+def test_an_unreachable_provider_is_not_applied_and_the_endpoint_is_marked(
+    ask: Ask, hermes: FakeHermes, desk: Cast
+) -> None:
     action = ask()
     hermes.stop()
     execution.execute(action.pk)
     assert outcome(action) == (Status.NOT_APPLIED, "connect_failed")
+    assert EndpointStatus.objects.get(pk=desk.endpoint.pk).health == EndpointStatus.Health.UNREACHABLE
+
+
+def test_an_answer_clears_the_mark_of_an_endpoint(ask: Ask, desk: Cast) -> None:
+    EndpointStatus.objects.update(health=EndpointStatus.Health.UNREACHABLE)
+    execution.execute(ask().pk)
+    assert EndpointStatus.objects.get(pk=desk.endpoint.pk).health == EndpointStatus.Health.OK
 
 
 @pytest.mark.parametrize(
