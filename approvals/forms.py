@@ -82,4 +82,6 @@ def _instant(text: str) -> datetime | None:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise forms.ValidationError("Write the time as 2030-01-31T12:00, in UTC.") from None
+    if not 1000 <= found.year <= 9998:  # beyond, UTC may not exist and RFC 3339 would lack a digit
+        raise forms.ValidationError("Write a year from 1000 to 9998.")
     return found if found.tzinfo else found.replace(tzinfo=UTC)

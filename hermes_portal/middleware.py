@@ -81,7 +81,10 @@ class SignedIn:
 def _way_back(request: HttpRequest) -> str:
     """A local path that was being read, or nothing."""
     if request.headers.get("HX-Request") == "true":
-        parts = urlsplit(request.headers.get("HX-Current-URL", ""))
+        try:
+            parts = urlsplit(request.headers.get("HX-Current-URL", ""))
+        except ValueError:  # a bracket that begins no IPv6 address
+            return ""
         path = parts.path + (f"?{parts.query}" if parts.query else "")
     else:
         path = request.get_full_path() if request.method in ("GET", "HEAD") else ""

@@ -55,13 +55,14 @@ class Suite(NamedTuple):
 
 
 SUITES = (
-    Suite("sqlite", "not browser and not postgresql and not redis", embedded),
+    Suite("sqlite", "not browser and not postgresql and not redis and not once", embedded),
     Suite("postgresql", "not browser and not sqlite and not once", scaled),
+    Suite("once", "once and not browser", embedded),
     Suite("browser", "browser and not postgresql and not redis", embedded),
     Suite("walk", "walk", scaled),
 )
-# Suites that share nothing run beside each other; a browser wants both cores.
-TOGETHER = (("sqlite", "postgresql"), ("browser",), ("walk",))
+# Suites that share nothing run beside each other, one core each.
+TOGETHER = (("sqlite", "postgresql"), ("once", "browser"), ("walk",))
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,12 @@ def run(suite: Suite, arguments: list[str], output: IO[bytes] | None = None) -> 
         if "browser" in suite.select or "walk" in suite.select:
             environment.setdefault("PORTAL_TEST_CHROMIUM", chromium_path())
         command = [sys.executable, "-X", "dev", "-m", "pytest", "-m", suite.select, f"--junitxml={report}"]
-        command += ["-p", "no:cacheprovider", "--cov", "--cov-report=", *arguments]
+        command += ["-p", "no:cacheprovider"]
+        if (
+            suite.servers is embedded
+        ):  # tracing costs a third; the same lines on other servers show nothing new
+            command += ["--cov", "--cov-report="]
+        command += arguments
         done = subprocess.run(
             command, cwd=PROJECT, env=environment, check=False, stdout=output, stderr=output
         )

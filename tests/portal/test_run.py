@@ -67,4 +67,4 @@ def test_the_callers_own_deployment_stays_outside(monkeypatch, tmp_path):
 
 def test_an_unknown_suite_is_an_error_that_names_the_known_ones(capsys):
     assert main(["sqlight"]) == 2
-    assert "browser, postgresql, sqlite, walk" in capsys.readouterr().err
+    assert "browser, once, postgresql, sqlite, walk" in capsys.readouterr().err
