@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -85,6 +85,7 @@ class Intent:
     fence: int
     request: WireRequest
     call: Call
+    sent_at: datetime
     send_until: float
 
 
@@ -327,7 +328,7 @@ def _commit_intent(
         idempotency_key=str(action.pk),
         session_key=request.session_key,
     )
-    return Intent(action, fence, request, call, started + window)
+    return Intent(action, fence, request, call, chain.now, started + window)
 
 
 def _ends_at(action: Action) -> datetime:
@@ -341,12 +342,16 @@ def _send(intent: Intent) -> Outcome:
     operation = operations.get(intent.action.operation)
     endpoint = intent.action.endpoint
     try:
+        confirmed = operation.confirm(intent.action, intent.sent_at)
         client = Client(endpoint.target())
         reached("connecting")
         reply = client.send(intent.request, intent.call, send_until=intent.send_until, now=clock.now)
         if endpoint.seen.health != EndpointStatus.Health.OK:
             mark(endpoint.pk, EndpointStatus.Health.OK, "")
-        return operation.accepted(intent.action, reply)
+        outcome = operation.accepted(intent.action, reply)
+        return replace(outcome, found=confirmed | outcome.found)
+    except Stale as stale:
+        return Outcome(Status.NOT_APPLIED, stale.code, f"{stale.sentence} Nothing was sent.")
     except sealing.CannotOpen:
         return Outcome(
             Status.NOT_APPLIED, "token_unreadable", "The endpoint's token cannot be opened. Nothing was sent."
@@ -527,7 +532,10 @@ def _give_up_waiting(execution: Execution) -> bool:
 
 def _read_outcome(execution: Execution) -> bool:
     outcome = operations.get(execution.action.operation).reconcile(execution.action, execution)
-    return outcome is not None and settle(execution.pk, execution.fence, outcome, by="reading")
+    if outcome is None:
+        return False
+    seen_before = replace(outcome, found=execution.found | outcome.found)
+    return settle(execution.pk, execution.fence, seen_before, by="reading")
 
 
 def close_unknown(*, action: Action, user: User, reason: str) -> None:

@@ -93,6 +93,12 @@ class Operation(Protocol):
     def intend(self, action: "Action", chain: "Chain") -> dict[str, Any]:
         """Last check before the intent is committed, with its own moves. Raises Stale. Returns evidence."""
 
+    def confirm(self, action: "Action", sent_at: datetime) -> dict[str, Any]:
+        """After the intent and before the first byte: a last look at what was observed since. May wait a moment.
+
+        Raises Stale: then nothing is sent. Returns evidence.
+        """
+
     def accepted(self, action: "Action", reply: Reply) -> Outcome:
         """Reads a 2xx reply."""
 

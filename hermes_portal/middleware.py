@@ -32,6 +32,8 @@ HEADERS: Final = {
     "Referrer-Policy": "same-origin",
 }
 OPEN_PATHS: Final = ("/accounts/", "/healthz", "/static/")
+# What SQLite says of a disk that is full, broken or read-only.
+UNWRITABLE: Final = ("disk is full", "disk I/O error", "readonly database")
 BUSY_SENTENCE: Final = "The database is busy. Nothing was changed. Load the page again in a moment."
 
 
@@ -115,7 +117,7 @@ def is_busy(error: BaseException | None) -> bool:
             or state in ("55P03", "57014", "40P01", "40001")
             or state.startswith(("08", "53", "57"))
         )
-    return "locked" in str(error) or "busy" in str(error)
+    return any(word in str(error) for word in ("locked", "busy", *UNWRITABLE))
 
 
 def busy_response() -> HttpResponse:

@@ -78,6 +78,7 @@ ALIVE_SECONDS = env.seconds(
     "PORTAL_ALIVE_SECONDS", 1.0, least=0.2
 )  # age of the last proof that a stream is read
 PATIENCE_SECONDS = env.seconds("PORTAL_PATIENCE_SECONDS", 2.0)  # for that proof, before an intent is given up
+CONFIRM_SECONDS = env.seconds("PORTAL_CONFIRM_SECONDS", 1.5)  # for the last look at a stream after an intent
 STREAM_IDLE_SECONDS = env.seconds("PORTAL_STREAM_IDLE_SECONDS", 90.0, least=1.0)  # keepalives come every 30 s
 HUB_LEASE_SECONDS = env.seconds("PORTAL_HUB_LEASE_SECONDS", 10.0, least=1.0)
 HUB_POLL_SECONDS = env.seconds("PORTAL_HUB_POLL_SECONDS", 0.25, least=0.05)
@@ -280,6 +281,7 @@ SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
 SECURE_HSTS_PRELOAD = HTTPS
 if env.flag("PORTAL_BEHIND_PROXY", False):
+    ALLAUTH_TRUSTED_PROXY_COUNT = 1  # else everybody behind the proxy shares one limit of failed sign-ins
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"

@@ -23,6 +23,11 @@ from runs.states import BUSY_CODES
 Status = Execution.Status
 TITLE = 200
 TRAIL = 8
+RELEASED_OTHER = "released_other"
+RELEASED_OTHER_SENTENCE = (
+    "Hermes took an answer after it had stopped waiting for this request: it may have released another command. "
+    "Look at what the run did next."
+)
 
 CHOICES = {
     "once": ("Once", "this command, now"),
@@ -64,6 +69,9 @@ class _RunOperation:
 
     def choice_input(self, approval: Approval, choice: str) -> Asked:
         raise LookupError(f"{self.name} has no choices")
+
+    def confirm(self, action: Action, sent_at: datetime) -> dict[str, Any]:
+        return {}
 
     def refused(self, error: HermesError) -> Outcome | None:
         return None
@@ -226,6 +234,8 @@ class RunStop(_RunOperation):
 
     def accepted(self, action: Action, reply: Reply) -> Outcome:
         status = reply.value["status"]
+        if reply.value["run_id"] != exact_input(action)["run_id"]:
+            return Outcome(Status.UNKNOWN, "reply_contradicts", "Hermes answered about another run.")
         if status == Run.Status.STOPPING:
             return Outcome(Status.APPLIED, "stop_requested", "Stop requested. The run has not ended by this.")
         if status in Run.TERMINAL:
@@ -332,16 +342,26 @@ class RunApproval(_RunOperation):
         return {"run": str(run.pk), "head": proof}
 
     def accepted(self, action: Action, reply: Reply) -> Outcome:
-        resolved, choice = reply.value["resolved"], reply.value["choice"]
-        found = {"choice": redaction.excerpt(redaction.redact(str(choice)), 40), "resolved": str(resolved)}
-        if resolved == 1 and not isinstance(resolved, bool):
-            return Outcome(Status.APPLIED, "accepted", "Hermes took the answer.", found)
-        return Outcome(
-            Status.UNKNOWN,
-            "resolved_other",
-            f"Hermes says that it resolved {found['resolved']} requests, not one.",
-            found,
-        )
+        value, asked = reply.value, exact_input(action)
+        found = {
+            "choice": redaction.excerpt(redaction.redact(str(value["choice"])), 40),
+            "resolved": redaction.excerpt(redaction.redact(str(value["resolved"])), 40),
+        }
+        named = value.get("run_id", asked["run_id"])
+        if value["choice"] != asked["choice"] or named != asked["run_id"]:
+            return Outcome(
+                Status.UNKNOWN, "reply_contradicts", "Hermes confirmed something other than was asked.", found
+            )
+        if type(value["resolved"]) is not int or value["resolved"] != 1:
+            sentence = f"Hermes says that it resolved {found['resolved']} requests, not one."
+            return Outcome(Status.UNKNOWN, "resolved_other", sentence, found)
+        prompt = _prompt_of(action.subject)
+        if prompt.let_go and prompt.responded_at is None and not prompt.request_id:
+            return Outcome(Status.UNKNOWN, RELEASED_OTHER, RELEASED_OTHER_SENTENCE, found)
+        return Outcome(Status.APPLIED, "accepted", "Hermes took the answer.", found)
+
+    def confirm(self, action: Action, sent_at: datetime) -> dict[str, Any]:
+        return prompts.confirm_head(_prompt_of(action.subject), sent_at)
 
     def refused(self, error: HermesError) -> Outcome | None:
         if isinstance(error, Conflict):
@@ -374,6 +394,8 @@ class RunApproval(_RunOperation):
         prompts.reopen(chain, _prompt_of(approval.action.subject if approval.action else approval.subject))
 
     def reconcile(self, action: Action, execution: Execution) -> Outcome | None:
+        if execution.code == RELEASED_OTHER:
+            return None  # a person looks at what ran
         prompt = _prompt_of(action.subject)
         seen = prompts.observed(prompt, action.input_shown["choice"])
         if seen == "applied":

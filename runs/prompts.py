@@ -6,6 +6,7 @@ prompt; one whose wait is over only by our clock still stands in the way of late
 chain runs inside its transaction, after the lock on the chain head.
 """
 
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -34,6 +35,7 @@ PATTERNS = 20
 UNSEEN = "The portal cannot show this command, so it can only be denied."
 SWEEP_SIZE = 200
 TOOL_END_SLACK = timedelta(seconds=0.5)  # a tool may end this much before its wait by our reckoning
+CONFIRM_PAUSE_SECONDS = 0.02
 CLOCK_SLACK = timedelta(seconds=2)
 
 
@@ -279,6 +281,30 @@ def prove_head(prompt: Prompt, now: datetime, *, alive: bool = True) -> dict[str
         "fence": run.fence,
         "wait_until": evidence.timestamp(prompt.wait_until),
     }
+
+
+def confirm_head(prompt: Prompt, sent_at: datetime) -> dict[str, Any]:
+    """Waits until everything that had arrived when the intent was committed is read, and looks once more.
+
+    A lapse that was in the socket at the intent is in the ledger by then. Raises Stale when the request went away,
+    or when the reading does not get that far in time. An id in the request makes this needless.
+    """
+    if prompt.request_id:
+        return {}
+    limit = time.monotonic() + settings.CONFIRM_SECONDS
+    while True:
+        prompt = Prompt.objects.select_related("run").get(pk=prompt.pk)
+        run = prompt.run
+        gone = prompt.let_go or prompt.responded_at is not None or run.gaps > prompt.gaps_before
+        if gone or run.stream != Run.Stream.OPEN or run.status not in Run.LIVE:
+            raise Stale("head_changed", "Hermes went on without this answer just before it was to be sent.")
+        if run.read_through_at is not None and run.read_through_at >= sent_at:
+            return {"confirmed_through": evidence.timestamp(run.read_through_at)}
+        if time.monotonic() >= limit:
+            raise Stale(
+                "head_not_confirmed", "The run's events could not be read up to the moment of sending."
+            )
+        time.sleep(CONFIRM_PAUSE_SECONDS)
 
 
 def blocked(prompt: Prompt) -> Stale | None:

@@ -6,6 +6,7 @@ anywhere is never stored in readable halves. Instants are those of a monotonic c
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -131,7 +132,8 @@ class Reading:
         self._fold: _Fold | None = None
         self._frames = 0
         self._bytes = 0
-        self._tools = 0
+        self._tools: Counter[str] = Counter()
+        self._tools_uncounted = False
         self._ending = b"\n\n"  # the last bytes of the stream: between frames to begin with
 
     @property
@@ -197,6 +199,7 @@ class Reading:
                 yield from self._flush(at)
             self._fold_in(RunEvent.DROPPED, event, frame, at)
         elif isinstance(event, Unparsed):
+            self._tools_uncounted |= "tool." in event.text
             yield from self.cut()
             row = self._unparsed(event.reason, event.text, event.raw_sha256, at)
             yield self._unreadable_request(event, frame, row) if control else row
@@ -245,7 +248,7 @@ class Reading:
     def _other(self, event: Event, frame: Frame, at: float) -> Iterator[Row | Control]:
         yield from self._flush(at) if event.kind in TERMINAL else self._interrupt(at)
         row = self._row(event, at)
-        none_running = self._count_tools(event.kind)
+        none_running = self._count_tools(event)
         moves = event.kind in TERMINAL or event.kind in (REQUEST, RESPONDED)
         if self.ended is not None:
             row.flags = _joined(row.flags, "after_end")
@@ -255,13 +258,20 @@ class Reading:
         else:
             yield row
 
-    def _count_tools(self, kind: str) -> bool:
-        """Keeps count of running tools; true when none runs."""
-        if kind == TOOL_STARTED:
-            self._tools += 1
-        elif kind == TOOL_COMPLETED:
-            self._tools = max(0, self._tools - 1)
-        return self._tools == 0
+    def _count_tools(self, event: Event) -> bool:
+        """Keeps count of running tools by name; true when it is proven that none runs.
+
+        A tool that ends without having begun, or an event of a tool that could not be read, proves the opposite: the
+        count is not whole.
+        """
+        tool = str(event.members.get("tool", ""))
+        if event.kind == TOOL_STARTED:
+            self._tools[tool] += 1
+        elif event.kind == TOOL_COMPLETED:
+            if not self._tools[tool]:
+                return False
+            self._tools[tool] -= 1
+        return not self._tools_uncounted and not self._tools.total()
 
     def _control(self, event: Event, frame: Frame, row: Row, none_running: bool) -> Control:
         control = Control(row, event, frame.data, self._frames, none_running=none_running)

@@ -18,7 +18,7 @@ class PolicyRevision(models.Model):
     author = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
     )
-    reason = models.CharField(max_length=2000)
+    reason = models.TextField()
     created_at = models.DateTimeField()
 
     class Meta:
