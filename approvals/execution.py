@@ -25,6 +25,7 @@ from approvals.models import (
     Action,
     Approval,
     Decision,
+    Endpoint,
     EndpointStatus,
     Execution,
     Kind,
@@ -375,9 +376,9 @@ def _send(intent: Intent) -> Outcome:
         )
 
 
-def shown(error: HermesError, endpoint: object) -> dict[str, object]:
+def shown(error: HermesError, endpoint: Endpoint) -> dict[str, object]:
     """What a provider said with its refusal, redacted and bounded."""
-    own = [endpoint.open_token()]  # type: ignore[attr-defined]
+    own = [endpoint.open_token()]
     return {
         "status": error.status,
         "reason": redaction.excerpt(redaction.redact(error.reason, own=own), 100),
