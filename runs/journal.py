@@ -93,7 +93,7 @@ def claim(hub_id: UUID, following: Collection[UUID], refused: Mapping[UUID, int]
     now = clock.now()
     taken: list[Owned] = []
     for run in _ownerless(now, hub_id, following, refused)[: min(room, CLAIMS_AT_ONCE)]:
-        owned = _take(run, hub_id, now, following)
+        owned = _take(run, hub_id, now)
         if owned is not None and owned.subscribe:
             taken.append(owned)
     return taken
@@ -122,7 +122,7 @@ def _free(now: datetime, hub_id: UUID, following: Collection[UUID]) -> Q:
     return Q(hub=None) | Q(hub__lease_until__lte=now) | own_orphan
 
 
-def _take(run: Run, hub_id: UUID, now: datetime, following: Collection[UUID]) -> Owned | None:
+def _take(run: Run, hub_id: UUID, now: datetime) -> Owned | None:
     """One conditional UPDATE decides who owns a run. None when somebody was faster."""
     try:
         owned = _owned(run)
@@ -131,7 +131,9 @@ def _take(run: Run, hub_id: UUID, now: datetime, following: Collection[UUID]) ->
             next_poll_at=now + timedelta(seconds=UNREADABLE_SECONDS)
         )
         return None
-    mine = Run.objects.filter(_free(now, hub_id, following), pk=run.pk, fence=run.fence, stream=run.stream)
+    # Columns of the row itself and nothing else: a condition on another table becomes a subquery, which PostgreSQL does
+    # not look at again after it has waited for the row, so that two hubs could both win.
+    mine = Run.objects.filter(pk=run.pk, fence=run.fence, stream=run.stream, hub=run.hub_id)
     owned.fence += 1
     changes = {"hub": hub_id, "fence": owned.fence, "version": F("version") + 1}
     if run.stream == Stream.NONE:
