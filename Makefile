@@ -18,13 +18,14 @@ GATE_ENV = env -u DATABASE_URL -u CELERY_BROKER_URL -u REDIS_URL PORTAL_DATA_DIR
 GATE_KEY := $(shell head -c 48 /dev/urandom | sha256sum | cut -c1-64)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-reset test check bench lock format clean environment environments
+.PHONY: help demo demo-reset test coverage check bench lock format clean environment environments
 .PHONY: check-lint check-format check-types check-arrows check-templates check-deploy check-migrations check-links
 
 help:
 	@echo 'make demo        the portal with a real Hermes beside it and practice runs to decide on'
 	@echo 'make demo-reset  forget what the demo kept; the next `make demo` starts over'
 	@echo 'make test        every test: both databases, a real Hermes, a real browser'
+	@echo 'make coverage    which branches the tests of one database reach'
 	@echo 'make check       the gate: lint, format, types, arrows between rooms, templates, settings, docs'
 	@echo 'make bench       ratios measured within one run'
 	@echo 'make format      put code and templates into their one form'
@@ -86,6 +87,10 @@ test:
 	@exec $(BIN)/python tests/run.py $(SUITES)
 
 # All parts are run, also when one fails; `make check-types` and so on run one.
+coverage:
+	@$(MAKE) --no-print-directory -j2 environments
+	@exec $(BIN)/python tests/run.py --coverage sqlite once
+
 check: $(VENV)/.tools
 	@$(MAKE) --no-print-directory --keep-going check-lint check-format check-types check-arrows check-templates \
 	  check-deploy check-migrations check-links

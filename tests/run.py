@@ -1,4 +1,4 @@
-"""Runs every suite: `make test`, python tests/run.py [SUITE ...] [-- PYTEST ARGUMENTS].
+"""Runs every suite: `make test`, python tests/run.py [--coverage] [SUITE ...] [-- PYTEST ARGUMENTS].
 
 Each suite is pytest with other servers behind it, given by environment variables as in any deployment. The
 exit code is not 0 if any test failed, or a suite was empty, or a test was skipped without an excuse in
@@ -26,6 +26,7 @@ sys.path.insert(0, str(PROJECT))
 from tests.services import chromium_path, postgres, redis  # noqa: E402 - needs the path above
 
 NOTHING_COLLECTED = 5  # pytest's exit code
+COVERAGE = "--coverage"  # shows branch coverage; tracing makes the tests a third slower
 BUDGET = 20 * 60  # seconds for all suites together
 # "classname::name" as pytest writes it in JUnit files -> why it may be skipped. Empty on purpose.
 ALLOWED_SKIPS: dict[str, str] = {}
@@ -162,7 +163,8 @@ def line(name: str, seconds: float) -> str:
 
 def main(arguments: list[str]) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
-    names, rest = arguments[:cut], arguments[cut + 1 :]
+    names, rest = [name for name in arguments[:cut] if name != COVERAGE], arguments[cut + 1 :]
+    covered = COVERAGE in arguments[:cut]
     known = {suite.name for suite in SUITES}
     if unknown := [name for name in names if name not in known]:
         print(
@@ -177,8 +179,8 @@ def main(arguments: list[str]) -> int:
     for group in TOGETHER:
         chosen = [suite for suite in SUITES if suite.name in group and (not names or suite.name in names)]
         if chosen:
-            outcomes += run_together(chosen, rest)
-    if not rest:  # a selection says nothing about what is covered
+            outcomes += run_together(chosen, [*rest, COVERAGE] if covered else rest)
+    if covered:
         for words in (["combine", "--quiet"], ["report"]):
             subprocess.run([sys.executable, "-m", "coverage", *words], cwd=PROJECT, check=False)
     return report_on(outcomes, time.monotonic() - began)

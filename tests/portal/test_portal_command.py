@@ -79,18 +79,18 @@ def test_everything_runs_once_unless_told_otherwise():
 
 
 @pytest.mark.once
-def test_the_numbers_come_from_the_environment_and_nought_leaves_a_part_out(monkeypatch):
-    monkeypatch.setenv("PORTAL_WEB_WORKERS", "0")
-    monkeypatch.setenv("PORTAL_EXECUTE_WORKERS", "2")
-    monkeypatch.setenv("PORTAL_BEAT", "false")
+def test_the_numbers_come_from_the_settings_and_nought_leaves_a_part_out(settings):
+    settings.PORTAL_WEB_WORKERS = 0
+    settings.PORTAL_EXECUTE_WORKERS = 2
+    settings.PORTAL_BEAT = False
     assert names(plan("127.0.0.1", 8000)) == ["execute-1", "execute-2", "streams-1"]
 
 
 @pytest.mark.once
-def test_nothing_to_run_is_an_error(monkeypatch):
+def test_nothing_to_run_is_an_error(settings):
     for name in ("WEB", "EXECUTE", "STREAM"):
-        monkeypatch.setenv(f"PORTAL_{name}_WORKERS", "0")
-    monkeypatch.setenv("PORTAL_BEAT", "false")
+        setattr(settings, f"PORTAL_{name}_WORKERS", 0)
+    settings.PORTAL_BEAT = False
     with pytest.raises(CommandError, match="Nothing to serve"):
         plan("127.0.0.1", 8000)
 
