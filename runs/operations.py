@@ -307,9 +307,7 @@ class RunApproval(_RunOperation):
 
     def choice_input(self, approval: Approval, choice: str) -> Asked:
         prompt = _prompt_of(approval.subject)
-        input = {"run_id": prompt.run.provider_run_id, "choice": choice, "resolve_all": False}
-        if prompt.request_id:
-            input["request_id"] = prompt.request_id
+        input = prompts.answer_input(prompt, choice)
         shown = {"command": redaction.excerpt(prompt.command, 8000), "description": prompt.description}
         return Asked(
             input=self.validate(input),

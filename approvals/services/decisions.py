@@ -8,7 +8,7 @@ from django.db.models import Q
 from approvals import access, evidence, operations
 from approvals.errors import Denied, Invalid
 from approvals.evidence import CLOCK, Actor, Chain
-from approvals.models import Approval, Decision, Endpoint, Kind, PolicyRevision, Role, User
+from approvals.models import Action, Approval, Decision, Endpoint, Kind, PolicyRevision, Role, User
 from approvals.nudges import nudge
 from approvals.services.actions import DENIAL, checked_reason, make_action, weigh
 from approvals.services.approvals import close_approval, locked, open_approval, seen_digest
@@ -194,20 +194,7 @@ def _deny(chain: Chain, approval: Approval, decision: Decision) -> None:
     if not approval.offered:
         operations.get(approval.operation).abandoned(approval, chain)
         return
-    asked = operations.get(approval.operation).choice_input(approval, "deny")
-    linked = make_action(
-        chain,
-        endpoint=approval.endpoint,
-        operation=approval.operation,
-        requester=approval.requester,
-        reason=approval.reason,
-        asked=asked,
-        key=asked.key,
-        revision=approval.policy,
-        verdict=DENIAL,
-        linked_to=approval,
-        actor=Actor.user(decision.by),
-    )
+    linked = _choice_action(chain, approval, decision, "deny", DENIAL, linked_to=approval)
     carrier = open_approval(
         chain,
         endpoint=approval.endpoint,
@@ -231,23 +218,36 @@ def _deny(chain: Chain, approval: Approval, decision: Decision) -> None:
     _approve(chain, carrier, same_vote)
 
 
+def _choice_action(
+    chain: Chain,
+    approval: Approval,
+    decision: Decision,
+    choice: str,
+    verdict: dict[str, Any],
+    linked_to: Approval | None = None,
+) -> Action:
+    """The action that a choice means, asked for by whoever the approval is for and caused by this vote."""
+    asked = operations.get(approval.operation).choice_input(approval, choice)
+    return make_action(
+        chain,
+        endpoint=approval.endpoint,
+        operation=approval.operation,
+        requester=approval.requester,
+        reason=approval.reason,
+        asked=asked,
+        key=asked.key,
+        revision=approval.policy,
+        verdict=verdict,
+        linked_to=linked_to,
+        actor=Actor.user(decision.by),
+    )
+
+
 def _approve(chain: Chain, approval: Approval, decision: Decision) -> None:
     """Counts the votes; the first one on a prompt makes its action and so fixes the input."""
     choice = "" if approval.action_id else decision.choice
     if approval.action_id is None:
-        asked = operations.get(approval.operation).choice_input(approval, choice)
-        approval.action = make_action(
-            chain,
-            endpoint=approval.endpoint,
-            operation=approval.operation,
-            requester=approval.requester,
-            reason=approval.reason,
-            asked=asked,
-            key=asked.key,
-            revision=approval.policy,
-            verdict=approval.need(choice),
-            actor=Actor.user(decision.by),
-        )
+        approval.action = _choice_action(chain, approval, decision, choice, approval.need(choice))
         approval.fixed_choice = choice
         approval.save(update_fields=["action", "fixed_choice"])
     have, need = votes(approval), approval.need(approval.fixed_choice)["approvers"]
